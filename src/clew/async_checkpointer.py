@@ -1,0 +1,277 @@
+"""The asynchronous face: ``AsyncCheckpointer``. What its methods do is written once for both faces, in ``flows``.
+
+A method without a docstring here has that of ``Checkpointer``'s method of the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from clew.checkpointer import Checkpointer
+from clew.codec import Codec
+from clew.engine import AsyncDatabase, EngineOptions, ThreadedDatabase, open_async, parse, wrap_async
+from clew.flows import Core, Flow, Flows, Leases, Step, Turn, Turns, core_for, documented_by, schema_step
+from clew.records import (
+    Checkpoint,
+    CheckpointConfig,
+    CheckpointMetadata,
+    CheckpointSource,
+    CheckpointTuple,
+    Page,
+    PendingWrite,
+    Thread,
+)
+from clew.repository import DEFAULT_MEMORY_BYTES, NOT_CHECKED, ExpectedHead, Filters
+
+__all__ = ["AsyncCheckpointer"]
+
+T = TypeVar("T")
+State = TypeVar("State")
+
+
+class AsyncDriver:
+    """Runs steps and flows on a database, waiting in the calling task. Safe to share between tasks of one loop."""
+
+    def __init__(self, database: AsyncDatabase | ThreadedDatabase, core: Core, *, migrate: bool = False) -> None:
+        self.database = database
+        self.core = core
+        self._migrate = migrate
+        self._ready = False
+        self._turns = Turns(asyncio.Lock)
+        self._readying = asyncio.Lock()
+
+    async def run(self, step: Step[T]) -> T:
+        """What the step's unit returns."""
+        if not self._ready:
+            await self.make_ready()
+        return await self.database.run(step.unit, step.mode, doing=step.doing)
+
+    async def drive(self, flow: Flow[T]) -> T:
+        """What the flow returns, once all its steps are done."""
+        async with AsyncExitStack() as turns:
+            try:
+                step = next(flow)
+                while True:
+                    try:
+                        result = await self._take(step, turns)
+                    except BaseException as exc:  # noqa: BLE001  the flow decides, and usually lets it pass
+                        step = flow.throw(exc)
+                    else:
+                        step = flow.send(result)
+            except StopIteration as stop:
+                value: T = stop.value
+                return value
+
+    async def make_ready(self) -> None:
+        """Check the schema, or bring it up to date; once."""
+        async with self._readying:
+            if not self._ready:
+                step = schema_step(self.core, upgrade=self._migrate)
+                await self.database.run(step.unit, step.mode, doing=step.doing)
+                self._ready = True
+
+    async def _take(self, step: Step[Any] | Turn, turns: AsyncExitStack) -> Any:
+        if isinstance(step, Turn):
+            lock = self._turns.want(step.thread_id)
+            turns.callback(self._turns.leave, step.thread_id)
+            return await turns.enter_async_context(lock)
+        return await self.run(step)
+
+
+@documented_by(Checkpointer)
+class AsyncCheckpointer(Generic[State]):
+    """Keeps checkpoints in Postgres or SQLite. Safe to share between the tasks of one event loop.
+
+    Use ``AsyncCheckpointer.open(url)``, or ``AsyncCheckpointer(engine)`` around an async engine of your own, whose
+    settings are not touched and which stays open. Either is an async context manager.
+
+    The methods are those of ``Checkpointer``, awaited, with the same errors. A call that is cancelled leaves no open
+    transaction and no lost connection; what it asked for has then happened wholly or not at all, and may be repeated.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine | AsyncDatabase | ThreadedDatabase,
+        *,
+        migrate: bool = False,
+        schema: str | None = None,
+        state_type: type[State] | None = None,
+        types: Iterable[type] = (),
+        codec: Codec | None = None,
+        leases: Leases = "strict",
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Around ``engine``; nothing is connected yet. The options are those of ``open``."""
+        ours = isinstance(engine, AsyncDatabase | ThreadedDatabase)
+        database = engine if ours else wrap_async(engine, timeout_s=timeout_s)
+        core = core_for(
+            database.dialect,
+            schema=schema,
+            state_type=state_type,
+            types=types,
+            codec=codec,
+            leases=leases,
+            memory_bytes=memory_bytes,
+        )
+        self._driver = AsyncDriver(database, core, migrate=migrate)
+        self._flows = Flows(core)
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        migrate: bool = False,
+        schema: str | None = None,
+        state_type: type[State] | None = None,
+        types: Iterable[type] = (),
+        codec: Codec | None = None,
+        leases: Leases = "strict",
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        pool_size: int = 10,
+        max_overflow: int = 10,
+        pool_recycle_s: float | None = None,
+        pre_ping: bool = False,
+        timeout_s: float | None = None,
+        pgbouncer: bool | None = None,
+    ) -> Self:
+        """A checkpointer of its own pool, to be entered with ``async with``, which connects and checks the schema.
+
+        The URL and the options are those of ``Checkpointer.open``. Postgres is reached over asyncpg; a plain
+        ``sqlite:///`` URL over worker threads, ``sqlite+aiosqlite:///`` over aiosqlite.
+
+        Raises:
+            InvalidUrl: the URL cannot be honoured as written.
+            SchemaMismatch: on entering, where the database is behind, ahead of, or not clew's, and ``migrate`` was not
+                given.
+        """
+        options = EngineOptions(
+            pool_size=pool_size,
+            max_overflow=max_overflow,
+            pool_recycle_s=pool_recycle_s,
+            pre_ping=pre_ping,
+            timeout_s=timeout_s,
+            pgbouncer=pgbouncer,
+        )
+        return cls(
+            open_async(url, options),
+            migrate=migrate or parse(url).in_memory,
+            schema=schema,
+            state_type=state_type,
+            types=types,
+            codec=codec,
+            leases=leases,
+            memory_bytes=memory_bytes,
+        )
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._driver.make_ready()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Wait for what runs, then close the pool, if it is the checkpointer's own. Closing twice is fine."""
+        await self._driver.database.close()
+
+    async def ping(self) -> None:
+        await self._driver.database.ping()
+
+    async def put(
+        self,
+        checkpoint: Checkpoint[State],
+        *,
+        expected_head: ExpectedHead = NOT_CHECKED,
+        lease_token: int | None = None,
+    ) -> CheckpointConfig:
+        return await self._driver.drive(self._flows.put(checkpoint, expected_head, lease_token))
+
+    async def put_writes(
+        self, config: CheckpointConfig, writes: Iterable[PendingWrite], *, lease_token: int | None = None
+    ) -> None:
+        await self._driver.drive(self._flows.put_writes(config, writes, lease_token))
+
+    async def get_writes(self, config: CheckpointConfig) -> list[PendingWrite]:
+        return await self._driver.run(self._flows.get_writes(config))
+
+    async def get(self, config: CheckpointConfig) -> Checkpoint[State] | None:
+        return await self._driver.drive(self._flows.get(config))
+
+    async def get_tuple(
+        self, config: CheckpointConfig, *, load_state: bool = True, channels: Collection[str] | None = None
+    ) -> CheckpointTuple[State] | None:
+        return await self._driver.run(self._flows.get_tuple(config, load_state, channels))
+
+    async def list(
+        self,
+        thread_id: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = True,
+        namespace: Iterable[str] | None = None,
+        under: Iterable[str] | None = None,
+        run_id: str | None = None,
+        source: CheckpointSource | str | None = None,
+        step: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        created_before: datetime | None = None,
+        created_after: datetime | None = None,
+    ) -> Page[CheckpointMetadata]:
+        filters = Filters(
+            namespace, under, run_id, source, step, metadata, before, after, created_before, created_after
+        )
+        return await self._driver.run(self._flows.list(thread_id, limit, cursor, newest_first, filters))
+
+    async def iterate(
+        self, thread_id: str, *, page_size: int = 100, **filters: Any
+    ) -> AsyncIterator[CheckpointMetadata]:
+        cursor: str | None = None
+        while True:
+            page = await self.list(thread_id, limit=page_size, cursor=cursor, **filters)
+            for item in page.items:
+                yield item
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def history(self, config: CheckpointConfig, limit: int = 100) -> list[CheckpointMetadata]:
+        return await self._driver.run(self._flows.history(config, limit))
+
+    async def get_thread(self, thread_id: str) -> Thread | None:
+        return await self._driver.run(self._flows.get_thread(thread_id))
+
+    async def list_threads(self, *, limit: int = 100, cursor: str | None = None) -> Page[Thread]:
+        return await self._driver.run(self._flows.list_threads(limit, cursor))
+
+    async def delete_thread(self, thread_id: str, *, lease_token: int | None = None) -> bool:
+        return await self._driver.drive(self._flows.delete_thread(thread_id, lease_token))
+
+    async def delete_checkpoints(
+        self,
+        thread_id: str,
+        checkpoint_ids: Iterable[str],
+        *,
+        namespace: Iterable[str] = (),
+        lease_token: int | None = None,
+    ) -> int:
+        return await self._driver.run(self._flows.delete_checkpoints(thread_id, checkpoint_ids, namespace, lease_token))
+
+    async def delete_by_run(self, run_id: str, *, thread_id: str | None = None, lease_token: int | None = None) -> int:
+        return await self._driver.drive(self._flows.delete_by_run(run_id, thread_id, lease_token))

@@ -1,0 +1,366 @@
+"""The synchronous face: ``Checkpointer``. What its methods do is written once for both faces, in ``flows``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from sqlalchemy import Engine
+
+from clew.codec import Codec
+from clew.engine import EngineOptions, SyncDatabase, open_sync, parse, wrap_sync
+from clew.flows import Core, Flow, Flows, Leases, Step, Turn, Turns, core_for, schema_step
+from clew.records import (
+    Checkpoint,
+    CheckpointConfig,
+    CheckpointMetadata,
+    CheckpointSource,
+    CheckpointTuple,
+    Page,
+    PendingWrite,
+    Thread,
+)
+from clew.repository import DEFAULT_MEMORY_BYTES, NOT_CHECKED, ExpectedHead, Filters
+
+__all__ = ["Checkpointer"]
+
+T = TypeVar("T")
+State = TypeVar("State")
+
+
+class Driver:
+    """Runs steps and flows on a database, waiting in the calling thread. Safe to share between threads."""
+
+    def __init__(self, database: SyncDatabase, core: Core, *, migrate: bool = False) -> None:
+        self.database = database
+        self.core = core
+        self._migrate = migrate
+        self._ready = False
+        self._turns = Turns(threading.Lock)
+        self._readying = threading.Lock()
+
+    def run(self, step: Step[T]) -> T:
+        """What the step's unit returns."""
+        if not self._ready:
+            self.make_ready()
+        return self.database.run(step.unit, step.mode, doing=step.doing)
+
+    def drive(self, flow: Flow[T]) -> T:
+        """What the flow returns, once all its steps are done."""
+        with ExitStack() as turns:
+            try:
+                step = next(flow)
+                while True:
+                    try:
+                        result = self._take(step, turns)
+                    except BaseException as exc:  # noqa: BLE001  the flow decides, and usually lets it pass
+                        step = flow.throw(exc)
+                    else:
+                        step = flow.send(result)
+            except StopIteration as stop:
+                value: T = stop.value
+                return value
+
+    def make_ready(self) -> None:
+        """Check the schema, or bring it up to date; once."""
+        with self._readying:
+            if not self._ready:
+                step = schema_step(self.core, upgrade=self._migrate)
+                self.database.run(step.unit, step.mode, doing=step.doing)
+                self._ready = True
+
+    def _take(self, step: Step[Any] | Turn, turns: ExitStack) -> Any:
+        if isinstance(step, Turn):
+            lock = self._turns.want(step.thread_id)
+            turns.callback(self._turns.leave, step.thread_id)
+            return turns.enter_context(lock)
+        return self.run(step)
+
+
+class Checkpointer(Generic[State]):
+    """Keeps checkpoints in Postgres or SQLite. Safe to share between threads; see ``AsyncCheckpointer`` for tasks.
+
+    Use ``Checkpointer.open(url)``, or ``Checkpointer(engine)`` around an engine of your own, whose settings are not
+    touched and which stays open. Either is a context manager.
+
+    Every method raises ``StorageUnavailable`` where the database cannot be reached or answers too late, ``Contention``
+    where other transactions kept getting in the way, ``SchemaMismatch`` where the schema is not this version's, and
+    ``WrongContext`` after ``close()`` or in a forked child; the methods name only what is theirs.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | SyncDatabase,
+        *,
+        migrate: bool = False,
+        schema: str | None = None,
+        state_type: type[State] | None = None,
+        types: Iterable[type] = (),
+        codec: Codec | None = None,
+        leases: Leases = "strict",
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Around ``engine``; nothing is connected yet. The options are those of ``open``."""
+        database = engine if isinstance(engine, SyncDatabase) else wrap_sync(engine, timeout_s=timeout_s)
+        core = core_for(
+            database.dialect,
+            schema=schema,
+            state_type=state_type,
+            types=types,
+            codec=codec,
+            leases=leases,
+            memory_bytes=memory_bytes,
+        )
+        self._driver = Driver(database, core, migrate=migrate)
+        self._flows = Flows(core)
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        migrate: bool = False,
+        schema: str | None = None,
+        state_type: type[State] | None = None,
+        types: Iterable[type] = (),
+        codec: Codec | None = None,
+        leases: Leases = "strict",
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        pool_size: int = 10,
+        max_overflow: int = 10,
+        pool_recycle_s: float | None = None,
+        pre_ping: bool = False,
+        timeout_s: float | None = None,
+        pgbouncer: bool | None = None,
+    ) -> Self:
+        """Open a checkpointer of its own pool, and make sure that the schema is this version's.
+
+        ``url`` is ``sqlite://`` (in memory, one database for this checkpointer, migrated by itself),
+        ``sqlite:///file.db`` or ``postgresql://…``, also as hosted databases hand it out. ``migrate`` brings the
+        database to this version's schema first. ``schema`` is a Postgres schema, None the connection's default.
+        ``state_type`` is what states are read back as; its enums, dataclasses and models are registered with the
+        codec, and so are ``types``; ``codec`` takes a registry of your own instead. ``leases="advisory"`` lets writes
+        without a token pass while somebody holds the thread's lease. ``memory_bytes`` bounds what is remembered of the
+        threads written last. ``timeout_s`` bounds each wait for a lock, a statement, SQLite's busy state and a free
+        connection (None: Postgres' own limits, 30 seconds for the rest). ``pgbouncer`` says that PgBouncer in
+        transaction mode stands in between. The pool's options are SQLAlchemy's.
+
+        Raises:
+            InvalidUrl: the URL cannot be honoured as written.
+            SchemaMismatch: the database is behind, ahead of, or not clew's, and ``migrate`` was not given.
+        """
+        options = EngineOptions(
+            pool_size=pool_size,
+            max_overflow=max_overflow,
+            pool_recycle_s=pool_recycle_s,
+            pre_ping=pre_ping,
+            timeout_s=timeout_s,
+            pgbouncer=pgbouncer,
+        )
+        opened = cls(
+            open_sync(url, options),
+            migrate=migrate or parse(url).in_memory,
+            schema=schema,
+            state_type=state_type,
+            types=types,
+            codec=codec,
+            leases=leases,
+            memory_bytes=memory_bytes,
+        )
+        try:
+            opened._driver.make_ready()
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def __enter__(self) -> Self:
+        self._driver.make_ready()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the pool, if it is the checkpointer's own. Closing twice is fine."""
+        self._driver.database.close()
+
+    def ping(self) -> None:
+        """Ask the database for a sign of life, for a health check."""
+        self._driver.database.ping()
+
+    def put(
+        self,
+        checkpoint: Checkpoint[State],
+        *,
+        expected_head: ExpectedHead = NOT_CHECKED,
+        lease_token: int | None = None,
+    ) -> CheckpointConfig:
+        """Store a checkpoint and the writes it carries, atomically; its address is returned once it is durable.
+
+        The state is matched against the parent's, or against the namespace's latest where no parent is given or there,
+        and only what is new is stored. The state may be changed by the caller as soon as the call returns.
+
+        Repeating a put exactly changes nothing and succeeds, whatever lease or head says. A different checkpoint under
+        an id that exists replaces it and becomes the latest; its later writes and its children stay. Without a parent
+        a thread that does not exist is created. ``expected_head`` is the id that the namespace's latest must have, None
+        for a namespace that must be empty. ``lease_token`` comes from ``acquire_lease``.
+
+        Raises:
+            InvalidInput: an id or namespace that cannot be stored, its own parent, a state that was never loaded.
+            Unserializable: a value that would not come back as it is; ``path`` says where.
+            NotFound: a parent is named, but the thread does not exist: it was deleted.
+            StaleHead: the latest is not ``expected_head``.
+            StaleFence: the lease is somebody else's, or the token's lease has lapsed.
+        """
+        return self._driver.drive(self._flows.put(checkpoint, expected_head, lease_token))
+
+    def put_writes(
+        self, config: CheckpointConfig, writes: Iterable[PendingWrite], *, lease_token: int | None = None
+    ) -> None:
+        """Add writes to the ledger of a checkpoint, which may come later; atomically.
+
+        A write is identified by (task_id, idx): a negative ``idx`` replaces the stored one in its old place, any other
+        keeps the first that came. Repeating a batch changes nothing. An empty batch is fine.
+
+        Raises:
+            InvalidInput: no ``checkpoint_id``, or a label that cannot be stored.
+            Unserializable: a payload that would not come back as it is.
+            StaleFence: see ``put``.
+        """
+        self._driver.drive(self._flows.put_writes(config, writes, lease_token))
+
+    def get_writes(self, config: CheckpointConfig) -> list[PendingWrite]:
+        """All writes of a checkpoint, in order of arrival, whether or not the checkpoint is there yet."""
+        return self._driver.run(self._flows.get_writes(config))
+
+    def get(self, config: CheckpointConfig) -> Checkpoint[State] | None:
+        """The checkpoint with its state, or None. Without an id the latest of the namespace.
+
+        Raises:
+            CorruptData: naming the checkpoint, where a stored row cannot be read.
+        """
+        return self._driver.drive(self._flows.get(config))
+
+    def get_tuple(
+        self, config: CheckpointConfig, *, load_state: bool = True, channels: Collection[str] | None = None
+    ) -> CheckpointTuple[State] | None:
+        """The checkpoint with all its writes, its parent's address and its listing record, or None.
+
+        With ``load_state=False`` its state is ``clew.NOT_LOADED`` and nothing of it is read. With ``channels`` only
+        these top-level keys are read, and the state is a plain dict of those that are there.
+
+        Raises:
+            CorruptData: naming the checkpoint, where a stored row cannot be read.
+        """
+        return self._driver.run(self._flows.get_tuple(config, load_state, channels))
+
+    def list(
+        self,
+        thread_id: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        newest_first: bool = True,
+        namespace: Iterable[str] | None = None,
+        under: Iterable[str] | None = None,
+        run_id: str | None = None,
+        source: CheckpointSource | str | None = None,
+        step: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        created_before: datetime | None = None,
+        created_after: datetime | None = None,
+    ) -> Page[CheckpointMetadata]:
+        """A page of the thread's checkpoints in the order of their commits, without reading any state.
+
+        At most ``limit`` (1 to 10,000); ``next_cursor`` continues, also after other writes. All filters hold at once:
+        ``namespace`` is exact, ``under`` is a namespace with everything below it, and None means all of them.
+        ``before`` and ``after`` are checkpoint ids (of ``namespace``, else of the root one), excluded like the instants
+        ``created_before`` and ``created_after``. ``metadata`` names top-level keys and whole values: ``True`` is not
+        ``1``, ``1`` is not ``1.0``, and None matches a stored null only. An unknown thread has an empty page.
+
+        Raises:
+            InvalidInput: a limit out of range, a cursor of another thread or order, an instant without a time zone.
+        """
+        filters = Filters(
+            namespace, under, run_id, source, step, metadata, before, after, created_before, created_after
+        )
+        return self._driver.run(self._flows.list(thread_id, limit, cursor, newest_first, filters))
+
+    def iterate(self, thread_id: str, *, page_size: int = 100, **filters: Any) -> Iterator[CheckpointMetadata]:
+        """Every record that ``list`` would give, page by page. No lock and no connection is held in between.
+
+        Takes the filters of ``list`` and ``newest_first``.
+        """
+        cursor: str | None = None
+        while True:
+            page = self.list(thread_id, limit=page_size, cursor=cursor, **filters)
+            yield from page.items
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def history(self, config: CheckpointConfig, limit: int = 100) -> list[CheckpointMetadata]:
+        """The checkpoint and its ancestors in its namespace, itself first, at most ``limit`` (1 to 10,000).
+
+        It ends at a root, at a parent that is not there, and at a cycle. No state is read.
+        """
+        return self._driver.run(self._flows.history(config, limit))
+
+    def get_thread(self, thread_id: str) -> Thread | None:
+        """The thread with its number of checkpoints, or None where it never had one."""
+        return self._driver.run(self._flows.get_thread(thread_id))
+
+    def list_threads(self, *, limit: int = 100, cursor: str | None = None) -> Page[Thread]:
+        """A page of threads, the last active first, at most ``limit`` (1 to 10,000). Checkpoints are not counted.
+
+        Raises:
+            InvalidInput: a limit out of range, or a cursor of another listing.
+        """
+        return self._driver.run(self._flows.list_threads(limit, cursor))
+
+    def delete_thread(self, thread_id: str, *, lease_token: int | None = None) -> bool:
+        """Delete a thread with everything of it, atomically; False where there was none.
+
+        Its id may be used again; nothing that was written or leased before is valid then.
+
+        Raises:
+            StaleFence: see ``put``.
+        """
+        return self._driver.drive(self._flows.delete_thread(thread_id, lease_token))
+
+    def delete_checkpoints(
+        self,
+        thread_id: str,
+        checkpoint_ids: Iterable[str],
+        *,
+        namespace: Iterable[str] = (),
+        lease_token: int | None = None,
+    ) -> int:
+        """Delete these checkpoints of ``namespace`` with their writes, atomically; how many there were.
+
+        Every other checkpoint still reads back in full. Surviving children get the nearest surviving ancestor as their
+        parent, and what nobody names any more is removed. Unknown ids are passed over.
+
+        Raises:
+            StaleFence: see ``put``.
+        """
+        return self._driver.run(self._flows.delete_checkpoints(thread_id, checkpoint_ids, namespace, lease_token))
+
+    def delete_by_run(self, run_id: str, *, thread_id: str | None = None, lease_token: int | None = None) -> int:
+        """Delete a run's checkpoints, in one thread or (None) in all; how many there were. See ``delete_checkpoints``.
+
+        Each thread is one transaction. Checkpoints without a run are never meant.
+
+        Raises:
+            StaleFence: see ``put``; threads done before stay done.
+        """
+        return self._driver.drive(self._flows.delete_by_run(run_id, thread_id, lease_token))

@@ -1,0 +1,6 @@
+"""One value to bytes and back, exactly, or refused by path. What a state's elements are is decided elsewhere."""
+
+from clew.codec.codec import Codec
+from clew.codec.writing import MAX_DEPTH, child_path
+
+__all__ = ["MAX_DEPTH", "Codec", "child_path"]

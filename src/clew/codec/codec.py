@@ -1,0 +1,167 @@
+"""The codec: one value to msgpack bytes and back. Which values are a state's elements is not known here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from ormsgpack import packb
+
+from clew.codec.extensions import OPTIONS, Refused, array_header, is_plain_text
+from clew.codec.reading import Reading, rebuilt
+from clew.codec.registry import Registry
+from clew.codec.writing import Quick, Strict
+from clew.errors import CorruptData, UnknownType, Unserializable
+
+__all__ = ["Codec"]
+
+_T = TypeVar("_T")
+_MAX_PATH: Final = 300
+
+
+class Codec:
+    """Turns values into bytes and back; `types` are registered as by `register`. Safe to share between threads.
+
+    A value comes back equal and of the same type, at every level, or it is refused. Equal values of different types
+    have different bytes. Identity is not kept: what stands in two places comes back as two.
+    """
+
+    def __init__(self, types: Iterable[type] = ()) -> None:
+        self._registry = Registry()
+        for cls in types:
+            self.register(cls)
+
+    def register(
+        self,
+        cls: type,
+        *,
+        name: str | None = None,
+        encode: Callable[[Any], Any] | None = None,
+        decode: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Makes instances of exactly `cls` storable, under `name` (its module and qualified name).
+
+        An enum, dataclass or pydantic model needs nothing more, and the ones that its fields' annotations lead to come
+        with it. Any other class needs `encode`, which returns a value that the codec knows, and `decode`, its inverse.
+        Registering a class again is fine; with another name, that one is written from then on and both are read.
+
+        Raises:
+            InvalidInput: another class has that name, or this one cannot be registered in this way.
+        """
+        self._registry.add(cls, name, encode, decode)
+
+    def register_annotation(self, annotation: Any) -> None:
+        """Makes storable whatever enums, dataclasses and models a value of this annotation can hold.
+
+        Raises:
+            InvalidInput: two different classes would be stored under one name.
+        """
+        self._registry.add_reachable(annotation)
+
+    def strict(self, value: Any, path: str = "state") -> bytes:
+        """The value's bytes, or the exact place of what cannot be kept; `path` is where `value` itself stands.
+
+        Raises:
+            Unserializable: something in it is of a type that is not known, or nested deeper than `MAX_DEPTH`.
+        """
+        strict = Strict(self._registry)
+        try:
+            try:
+                return strict.pack(value)
+            except RecursionError:
+                return _on_a_fresh_stack(lambda: strict.pack(value))
+        except Refused as refusal:
+            where = path + "".join(reversed(refusal.steps))
+            if len(where) > _MAX_PATH:
+                where = f"{where[: _MAX_PATH // 2]}…{where[-_MAX_PATH // 2 :]}"
+            raise Unserializable(where, refusal.reason) from refusal.__cause__
+        except RecursionError as exc:
+            raise Unserializable(path, "encoding it exceeds Python's recursion limit") from exc
+
+    def quick(self, values: Iterable[Any]) -> list[bytes | None]:
+        """Each value's bytes as `strict` makes them, without a walk; None where only `strict` can tell.
+
+        Does not see depth, nor what ormsgpack packs by itself: bytearray and memoryview (as bin), its Ext and Fragment.
+        So the bytes say that a value is the stored one only where `may_hold_bin` denies it, or `strict` agrees.
+        """
+        quick = Quick(self._registry)
+        hook = quick.hook
+        packed: list[bytes | None] = []
+        for value in values:
+            try:
+                packed.append(packb(value, hook, OPTIONS))
+            except TypeError:
+                packed.append(None)
+                if quick.interrupt is not None:
+                    raise quick.interrupt from None
+        return packed
+
+    def decode(self, data: bytes | bytearray | memoryview) -> Any:
+        """The value of which `data` are the bytes.
+
+        Raises:
+            CorruptData: these are not the bytes of one value.
+            UnknownType: it holds an instance of a type that is not registered.
+        """
+        return self.decode_many(1, [data])[0]
+
+    def decode_many(self, count: int, chunks: Iterable[bytes | bytearray | memoryview]) -> list[Any]:
+        """The `count` values whose bytes the chunks are, joined.
+
+        Raises:
+            CorruptData: these are not the bytes of that many values.
+            UnknownType: one holds an instance of a type that is not registered.
+        """
+        chunks = list(chunks)
+        try:
+            return Reading(self._registry).values(count, chunks)
+        except UnknownType:
+            raise
+        except CorruptData:
+            # Near Python's recursion limit ormsgpack says no more than that its hook failed; so look once more.
+            return _on_a_fresh_stack(lambda: Reading(self._registry).values(count, chunks))
+
+    @staticmethod
+    def array(elements: Sequence[bytes]) -> bytes:
+        """The bytes of the list whose items have these bytes."""
+        return array_header(len(elements)) + b"".join(elements)
+
+    def fields(self, value: Any) -> tuple[str | None, Mapping[str, Any]] | None:
+        """A mapping's name and fields, or None for what is no mapping with plain string keys.
+
+        A plain dict has no name and is its own fields. A registered dataclass or model has its fields in order of
+        declaration; what else it carries (extras, private attributes, which fields were set) follows under reserved
+        names.
+        """
+        if type(value) is dict:
+            return (None, value) if all(type(key) is str and is_plain_text(key) for key in value) else None
+        entry = self._registry.by_class.get(type(value))
+        if entry is None or entry.shape is None:
+            return None
+        try:
+            return entry.name, entry.shape.take(value)
+        except (AttributeError, Refused):
+            return None  # half-made; `strict` says what is wrong with it
+
+    def rebuild(self, name: str | None, fields: dict[str, Any]) -> Any:
+        """What `fields` took apart. A missing field takes the class's default; no ``__init__`` and no validator runs.
+
+        Raises:
+            UnknownType: no class of that name is registered.
+            CorruptData: the class of that name has no fields, or they do not fit it.
+        """
+        if name is None:
+            return fields
+        return rebuilt(self._registry, name, fields)
+
+    @staticmethod
+    def may_hold_bin(data: bytes) -> bool:
+        """False only if no msgpack bin can be in `data`; other values may hold the same bytes."""
+        return b"\xc4" in data or b"\xc5" in data or b"\xc6" in data
+
+
+def _on_a_fresh_stack(call: Callable[[], _T]) -> _T:
+    """Where the caller's stack is nearly used up, another thread's is not."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(call).result()

@@ -1,0 +1,80 @@
+"""What a dialect has to answer. The implementations are the two modules beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from sqlalchemy import Column, ColumnElement, Connection, Select
+
+from clew.structure import Span
+from clew.tables import Tables
+
+__all__ = ["Dialect", "FastPut", "Lookup"]
+
+
+class Lookup(NamedTuple):
+    """A statement part and the values that go with it."""
+
+    clause: Any
+    parameters: dict[str, Any]
+
+
+class FastPut(NamedTuple):
+    """What the one-statement put answers: the new row's sequence number and its moment."""
+
+    seq: int
+    created_at: datetime
+
+
+class Dialect(Protocol):
+    """What differs between the two databases."""
+
+    name: str
+
+    puts_in_one_statement: bool
+    """Whether ``put`` is there. Otherwise a lock costs no round trip and the locked way is the fast one."""
+
+    def now(self) -> ColumnElement[datetime]:
+        """The database's clock at the moment the statement reaches it, not at the transaction's start."""
+
+    def later(self, left: ColumnElement[Any], right: ColumnElement[Any]) -> ColumnElement[Any]:
+        """The greater of two values."""
+
+    def insert(self, table: Any) -> Any:
+        """An insert that has ``on_conflict_do_nothing`` and ``on_conflict_do_update``."""
+
+    def among(self, column: Column[Any] | ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        """Whether ``column`` is one of the values of the parameter ``name``, see ``values``."""
+
+    def values(self, values: Sequence[Any]) -> Any:
+        """A parameter for ``among``."""
+
+    def contains(self, column: ColumnElement[Any], part: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether a byte string holds another."""
+
+    def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """A byte string's length, without reading it where it is stored apart."""
+
+    def segments(self, tables: Tables) -> Select[Any]:
+        """(log, start, count, payload) of the rows that hold any part of the spans given by ``spans``.
+
+        Parameters: ``thread_key`` and those of ``spans``. By index: the row that a span begins in is the one with the
+        greatest start below it.
+        """
+
+    def spans(self, spans: Sequence[Span]) -> dict[str, Any]:
+        """The parameters for ``segments``."""
+
+    def share_lock(self, statement: Select[Any]) -> Select[Any]:
+        """The statement, holding off the deletion of what it reads until the transaction ends."""
+
+    def delete_lock(self, statement: Select[Any], *, skip_locked: bool = False) -> Select[Any]:
+        """The statement, holding off everything else on what it reads."""
+
+    def put(self, connection: Connection, tables: Tables, values: Mapping[str, Any]) -> FastPut | None:
+        """The fast path: the whole put in one statement, None where the thread's version has moved.
+
+        See ``clew.repository.putting`` for the values.
+        """

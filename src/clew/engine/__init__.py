@@ -1,0 +1,23 @@
+"""Opening databases and running units of work on them; the last layer that knows a driver. No record stands here."""
+
+from __future__ import annotations
+
+from clew.engine.awaited import AsyncDatabase, ThreadedDatabase
+from clew.engine.database import Mode, SyncDatabase
+from clew.engine.opening import open_async, open_sync, wrap_async, wrap_sync
+from clew.engine.options import EngineOptions
+from clew.engine.urls import DatabaseUrl, parse
+
+__all__ = [
+    "AsyncDatabase",
+    "DatabaseUrl",
+    "EngineOptions",
+    "Mode",
+    "SyncDatabase",
+    "ThreadedDatabase",
+    "open_async",
+    "open_sync",
+    "parse",
+    "wrap_async",
+    "wrap_sync",
+]

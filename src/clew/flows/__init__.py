@@ -1,0 +1,9 @@
+"""What the faces do, written once: steps for a driver that waits in its own way. No database is touched here."""
+
+from clew.flows.checkpoints import Flows
+from clew.flows.core import Leases, core_for, schema_step
+from clew.flows.documented import documented_by
+from clew.flows.steps import Core, Flow, Step, Turn
+from clew.flows.turns import Turns
+
+__all__ = ["Core", "Flow", "Flows", "Leases", "Step", "Turn", "Turns", "core_for", "documented_by", "schema_step"]

@@ -1,0 +1,203 @@
+"""The flows of the plain verbs: put, get, list, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from sqlalchemy import Connection
+
+from clew.errors import InvalidInput
+from clew.flows.steps import Core, Flow, Step, Turn
+from clew.records import Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Page, PendingWrite, Thread
+from clew.repository import (
+    NOT_CHECKED,
+    ExpectedHead,
+    Fence,
+    Filters,
+    Put,
+    PutOutcome,
+    delete_checkpoints,
+    delete_run,
+    delete_thread,
+    fast_put,
+    get_thread,
+    get_tuple,
+    get_writes,
+    history,
+    list_checkpoints,
+    list_threads,
+    prepare,
+    prepare_writes,
+    put,
+    put_writes,
+    threads_of_run,
+)
+from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_text
+
+__all__ = ["Flows"]
+
+
+class Flows:
+    """The plain verbs over one core; each gives a flow or a single step for the face's driver."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def put(
+        self,
+        checkpoint: Checkpoint[Any],
+        expected_head: ExpectedHead = NOT_CHECKED,
+        lease_token: int | None = None,
+    ) -> Flow[CheckpointConfig]:
+        """One statement where memory suffices and the version is the remembered one, else the locked way."""
+        if not isinstance(checkpoint, Checkpoint):
+            raise InvalidInput(f"put takes a Checkpoint, not {type(checkpoint).__name__}")
+        thread_id, memory = checkpoint.thread_id, self.core.memory
+        # The snapshot of the state is taken here, before anything is waited for. Any earlier state will do as a hint.
+        known = memory.get(thread_id)
+        hint = known.base(namespace_text(checkpoint.namespace), checkpoint.parent_checkpoint_id)[1] if known else None
+        request = prepare(self.core.store.codec, checkpoint, hint.root if hint else None)
+        outcome = yield from self.put_request(Put(request, Fence(lease_token), expected_head))
+        return outcome.config
+
+    def put_request(self, asked: Put) -> Flow[PutOutcome]:
+        """The put of a request that is ready; its memory is published once it is committed."""
+        store, memory, thread_id = self.core.store, self.core.memory, asked.request.thread_id
+        doing = f"put checkpoint {asked.request.checkpoint_id!r} of thread {thread_id!r}"
+        yield Turn(thread_id)
+        known = memory.get(thread_id)
+        outcome: PutOutcome | None = None
+        if self.core.one_statement and known is not None:
+            remembered = known
+
+            def fast(connection: Connection) -> PutOutcome | None:
+                return fast_put(store, connection, asked, remembered)
+
+            outcome = yield Step(fast, "statement", doing)
+        if outcome is None:
+            outcome = yield Step(lambda connection: put(store, connection, asked, known), "write", doing)
+        assert outcome is not None
+        if outcome.memory is not None:
+            memory.publish(thread_id, outcome.memory)
+        return outcome
+
+    def put_writes(
+        self, config: CheckpointConfig, writes: Iterable[PendingWrite], lease_token: int | None
+    ) -> Flow[None]:
+        """Nothing is sent for an empty batch."""
+        if config.checkpoint_id is None:
+            raise InvalidInput(
+                f"put_writes on thread {config.thread_id!r} needs a checkpoint_id: writes belong to one checkpoint"
+            )
+        thread_id, checkpoint_id = check_thread_id(config.thread_id), check_id("checkpoint_id", config.checkpoint_id)
+        namespace, rows = namespace_text(config.namespace), prepare_writes(self.core.store.codec, writes)
+        if not rows:
+            return
+        yield self._write(
+            lambda connection: put_writes(
+                self.core.store, connection, thread_id, namespace, checkpoint_id, rows, Fence(lease_token)
+            ),
+            f"put writes of checkpoint {checkpoint_id!r} of thread {thread_id!r}",
+        )
+
+    def get_writes(self, config: CheckpointConfig) -> Step[list[PendingWrite]]:
+        return self._read(lambda connection: get_writes(self.core.store, connection, config), f"read {_named(config)}")
+
+    def get(self, config: CheckpointConfig) -> Flow[Checkpoint[Any] | None]:
+        found = yield self.get_tuple(config, True, None)
+        return None if found is None else found.checkpoint
+
+    def get_tuple(
+        self, config: CheckpointConfig, load_state: bool, channels: Collection[str] | None
+    ) -> Step[CheckpointTuple[Any] | None]:
+        if isinstance(channels, str):
+            raise InvalidInput("channels must be a collection of names, not one string")
+        core = self.core
+        return self._read(
+            lambda connection: get_tuple(
+                core.store, connection, config, load_state=load_state, channels=channels, reader=core.reader
+            ),
+            f"read {_named(config)}",
+        )
+
+    def list(
+        self, thread_id: str, limit: int, cursor: str | None, newest_first: bool, filters: Filters
+    ) -> Step[Page[CheckpointMetadata]]:
+        return self._read(
+            lambda connection: list_checkpoints(
+                self.core.store,
+                connection,
+                thread_id,
+                limit=limit,
+                cursor=cursor,
+                newest_first=newest_first,
+                filters=filters,
+            ),
+            f"list thread {thread_id!r}",
+        )
+
+    def history(self, config: CheckpointConfig, limit: int) -> Step[list[CheckpointMetadata]]:
+        return self._read(
+            lambda connection: history(self.core.store, connection, config, limit),
+            f"read the history of {_named(config)}",
+        )
+
+    def get_thread(self, thread_id: str) -> Step[Thread | None]:
+        return self._read(
+            lambda connection: get_thread(self.core.store, connection, thread_id), f"read thread {thread_id!r}"
+        )
+
+    def list_threads(self, limit: int, cursor: str | None) -> Step[Page[Thread]]:
+        check_limit(limit)
+        return self._read(
+            lambda connection: list_threads(self.core.store, connection, limit=limit, cursor=cursor), "list threads"
+        )
+
+    def delete_thread(self, thread_id: str, lease_token: int | None) -> Flow[bool]:
+        deleted: bool = yield self._write(
+            lambda connection: delete_thread(self.core.store, connection, thread_id, Fence(lease_token)),
+            f"delete thread {thread_id!r}",
+        )
+        self.core.memory.forget(thread_id)
+        return deleted
+
+    def delete_checkpoints(
+        self, thread_id: str, checkpoint_ids: Iterable[str], namespace: Iterable[str], lease_token: int | None
+    ) -> Step[int]:
+        ids = checkpoint_ids if isinstance(checkpoint_ids, str) else tuple(checkpoint_ids)
+        return self._write(
+            lambda connection: delete_checkpoints(
+                self.core.store, connection, thread_id, ids, namespace=namespace, fence=Fence(lease_token)
+            ),
+            f"delete checkpoints of thread {thread_id!r}",
+        )
+
+    def delete_by_run(self, run_id: str, thread_id: str | None, lease_token: int | None) -> Flow[int]:
+        """A transaction for each thread, in the order of their keys."""
+        store, doing = self.core.store, f"delete run {run_id!r}"
+        if thread_id is not None:
+            threads = [thread_id]
+        else:
+            threads = yield self._read(lambda connection: threads_of_run(store, connection, run_id), doing)
+        total = 0
+        for found in threads:
+            total += yield self._write(_delete_run(store, run_id, found, Fence(lease_token)), doing)
+        return total
+
+    @staticmethod
+    def _read(unit: Any, doing: str) -> Step[Any]:
+        return Step(unit, "read", doing)
+
+    @staticmethod
+    def _write(unit: Any, doing: str) -> Step[Any]:
+        return Step(unit, "write", doing)
+
+
+def _delete_run(store: Any, run_id: str, thread_id: str, fence: Fence) -> Any:
+    return lambda connection: delete_run(store, connection, run_id, thread_id, fence)
+
+
+def _named(config: CheckpointConfig) -> str:
+    which = f"checkpoint {config.checkpoint_id!r}" if config.checkpoint_id is not None else "the latest checkpoint"
+    return f"{which} of thread {config.thread_id!r}"

@@ -1,0 +1,52 @@
+"""The steps that a flow asks its driver for, and what all flows of one checkpointer share.
+
+A flow is a generator: it yields steps, is sent their results, and returns the call's result. The synchronous face and
+the asynchronous one each have one loop that drives any flow; so everything but the waiting is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from sqlalchemy import Connection
+
+from clew.engine import Mode
+from clew.repository import Memory, StateReader, Store
+
+__all__ = ["Core", "Flow", "Step", "Turn"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[T]):
+    """Run ``unit`` on a connection in ``mode`` (see ``clew.engine``). ``doing`` completes "could not …"."""
+
+    unit: Callable[[Connection], T]
+    mode: Mode
+    doing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Wait until no other flow of this process has the thread's turn; it is given back when the flow ends."""
+
+    thread_id: str
+
+
+Flow: TypeAlias = Generator[Step[Any] | Turn, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What all flows of one checkpointer share.
+
+    ``one_statement`` says that a put may be tried as a single statement that is a transaction by itself.
+    """
+
+    store: Store
+    memory: Memory
+    reader: StateReader[Any]
+    one_statement: bool

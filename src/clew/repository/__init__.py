@@ -1,0 +1,51 @@
+"""Statements and operations over a connection: plain functions that never commit and never learn how they are run.
+
+Each takes a ``Store`` (tables, dialect, codec) and an SQLAlchemy ``Connection`` with a transaction of the caller's:
+READ COMMITTED on Postgres, begun with ``BEGIN IMMEDIATE`` on SQLite where the operation writes. A function that
+changes a thread locks its version row first (``locking``); one that reads gives consistent results either way.
+"""
+
+from clew.repository.fetching import StateReader, get_tuple, get_writes
+from clew.repository.listing import Filters, history, list_checkpoints
+from clew.repository.memory import DEFAULT_MEMORY_BYTES, Memory
+from clew.repository.putting import NOT_CHECKED, ExpectedHead, Put, PutOutcome, fast_put, put
+from clew.repository.request import PutRequest, prepare, prepare_writes
+from clew.repository.store import Fence, Store
+from clew.repository.threads import (
+    delete_checkpoints,
+    delete_run,
+    delete_thread,
+    get_thread,
+    list_threads,
+    threads_of_run,
+)
+from clew.repository.writes import put_writes
+
+__all__ = [
+    "DEFAULT_MEMORY_BYTES",
+    "NOT_CHECKED",
+    "ExpectedHead",
+    "Fence",
+    "Filters",
+    "Memory",
+    "Put",
+    "PutOutcome",
+    "PutRequest",
+    "StateReader",
+    "Store",
+    "delete_checkpoints",
+    "delete_run",
+    "delete_thread",
+    "fast_put",
+    "get_thread",
+    "get_tuple",
+    "get_writes",
+    "history",
+    "list_checkpoints",
+    "list_threads",
+    "prepare",
+    "prepare_writes",
+    "put",
+    "put_writes",
+    "threads_of_run",
+]

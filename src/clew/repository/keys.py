@@ -1,0 +1,163 @@
+"""Which ids, namespaces and metadata can be stored, and the text they are stored as: the same on both databases.
+
+Postgres text takes no NUL, and an entry of its index ends at about 2,700 bytes (its manual, "B-Tree Indexes"). What
+does not fit is refused by name, on SQLite too; nothing is ever cut short.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Final
+
+from clew.errors import InvalidInput, Unserializable
+
+__all__ = [
+    "canonical_json",
+    "check_id",
+    "check_label",
+    "check_limit",
+    "check_thread_id",
+    "metadata_terms",
+    "metadata_text",
+    "namespace_of",
+    "namespace_text",
+    "namespaces_below",
+]
+
+ID_BYTES: Final = 512
+THREAD_ID_BYTES: Final = 1024
+NAMESPACE_BYTES: Final = 1024
+METADATA_DEPTH: Final = 200
+PAGE_LIMIT: Final = 10_000
+
+
+def check_id(name: str, value: str, max_bytes: int = ID_BYTES) -> str:
+    """``value``, if it can be stored as an id.
+
+    Raises:
+        InvalidInput: naming the argument.
+    """
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name} must be a string, not {type(value).__name__}")
+    if not value:
+        raise InvalidInput(f"{name} must not be empty")
+    return _fitting(name, value, max_bytes)
+
+
+def check_thread_id(value: str) -> str:
+    """``value``, if it can be stored as a thread's id. Raises as ``check_id``."""
+    return check_id("thread_id", value, THREAD_ID_BYTES)
+
+
+def check_label(name: str, value: str) -> str:
+    """``value``, if it can be stored as a task's id, a node or a channel, which may be empty. Raises as ``check_id``."""
+    return _fitting(name, value, ID_BYTES) if value else value
+
+
+def check_limit(limit: int) -> int:
+    """``limit``, if a page can have so many items. Raises InvalidInput."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_LIMIT:
+        raise InvalidInput(f"limit must be an integer from 1 to {PAGE_LIMIT}, not {limit!r}")
+    return limit
+
+
+def namespace_text(namespace: Iterable[str]) -> str:
+    """The canonical JSON text of a namespace. Raises as ``check_id``."""
+    return _namespace_text(_parts(namespace))
+
+
+def namespaces_below(namespace: Iterable[str]) -> tuple[str, str, str]:
+    """(itself, low, high): a text is at or below the namespace if it is ``itself`` or in ``low`` to ``high``, bytewise."""
+    text = namespace_text(namespace)
+    stem = text[:-1] + ("," if text != "[]" else "")
+    return text, stem, stem[:-1] + chr(ord(stem[-1]) + 1)
+
+
+@lru_cache(maxsize=4096)
+def namespace_of(text: str) -> tuple[str, ...]:
+    """The namespace of a canonical text."""
+    return tuple(json.loads(text))
+
+
+def metadata_text(metadata: Any) -> str:
+    """The JSON text that reads back as exactly ``metadata``.
+
+    Raises:
+        Unserializable: with the path of what is not a JSON value (a tuple, say, which would come back as a list).
+    """
+    _check_json(metadata, "metadata", 0)
+    try:
+        return json.dumps(metadata, separators=(",", ":"))
+    except ValueError as exc:  # an integer of more digits than the interpreter converts
+        raise Unserializable("metadata", str(exc)) from exc
+
+
+def metadata_terms(metadata: Any) -> bytes:
+    """A hash of 8 bytes for each top-level key with its whole value: a filter narrows by them, exact text decides."""
+    if not isinstance(metadata, dict):
+        return b""
+    return b"".join(metadata_term(key, value) for key, value in metadata.items())
+
+
+def metadata_term(key: str, value: Any) -> bytes:
+    """The hash that ``metadata_terms`` holds for this key and value."""
+    return blake2b(canonical_json([key, value]).encode(), digest_size=8).digest()
+
+
+def canonical_json(value: Any) -> str:
+    """A text that is equal for equal JSON values and only for them: ``1``, ``1.0`` and ``true`` differ."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def filter_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The canonical text of each filter value. Raises Unserializable."""
+    _check_json(dict(metadata), "metadata", 0)
+    return {key: canonical_json(value) for key, value in metadata.items()}
+
+
+def _fitting(name: str, value: str, max_bytes: int) -> str:
+    if "\0" in value:
+        raise InvalidInput(f"{name} must not hold a NUL character")
+    try:
+        size = len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError as exc:
+        raise InvalidInput(f"{name} must not hold a lone surrogate") from exc
+    if size > max_bytes:
+        raise InvalidInput(f"{name} may take at most {max_bytes} bytes, this one takes {size}")
+    return value
+
+
+def _parts(namespace: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(namespace, str):
+        raise InvalidInput("namespace must be a sequence of strings, not one string")
+    return tuple(namespace)
+
+
+@lru_cache(maxsize=4096)
+def _namespace_text(parts: tuple[str, ...]) -> str:
+    for part in parts:
+        if not isinstance(part, str):
+            raise InvalidInput(f"namespace must hold strings, not {type(part).__name__}")
+        _fitting("namespace", part, NAMESPACE_BYTES)
+    return _fitting("namespace", json.dumps(parts, ensure_ascii=False, separators=(",", ":")), NAMESPACE_BYTES)
+
+
+def _check_json(value: Any, path: str, depth: int) -> None:
+    kind = type(value)
+    if kind is str or value is None or kind is bool or kind is int or kind is float:
+        return
+    if depth >= METADATA_DEPTH:
+        raise Unserializable(path[:200], f"nested more than {METADATA_DEPTH} levels deep")
+    if kind is list:
+        for index, item in enumerate(value):
+            _check_json(item, f"{path}[{index}]", depth + 1)
+    elif kind is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise Unserializable(path, f"key of type {type(key).__name__}; JSON objects have string keys")
+            _check_json(item, f"{path}.{key}", depth + 1)
+    else:
+        raise Unserializable(path, f"{kind.__name__} is not a JSON value")

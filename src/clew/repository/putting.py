@@ -1,0 +1,310 @@
+"""The put, on both ways: one statement where the thread's version is the remembered one, else locked and looked up.
+
+The order of checks on the locked way (design, section 3): equal duplicate, lease, expected head, base and log tips.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, bindparam, select
+from sqlalchemy.exc import IntegrityError
+
+from clew.errors import AlreadyExists, NotFound, StaleHead
+from clew.records import CheckpointConfig
+from clew.repository.collecting import delete_seqs
+from clew.repository.locking import check_fence, lock_or_create, undo_lock
+from clew.repository.memory import Head, Logs, Remembered, ThreadMemory
+from clew.repository.request import PutRequest
+from clew.repository.segments import (
+    LogChanges,
+    changes_for,
+    encoded,
+    read_logs,
+    read_segments,
+    write_changes,
+)
+from clew.repository.store import Fence, LockedThread, Store
+from clew.repository.writes import insert_writes
+from clew.structure import (
+    Placement,
+    SegmentMap,
+    decode_manifest,
+    place,
+    spans_of,
+    wanted,
+    with_elements,
+)
+from clew.tables import Tables
+
+__all__ = ["NOT_CHECKED", "ExpectedHead", "Put", "PutOutcome", "fast_put", "put"]
+
+
+class _NotChecked:
+    def __repr__(self) -> str:
+        return "clew.NOT_CHECKED"
+
+
+NOT_CHECKED: Final = _NotChecked()
+"""``expected_head`` where any head will do. None is something else: the namespace must be empty."""
+
+ExpectedHead = str | None | _NotChecked
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A put as the caller asked for it."""
+
+    request: PutRequest
+    fence: Fence = Fence()
+    expected_head: ExpectedHead = NOT_CHECKED
+
+
+@dataclass(frozen=True, slots=True)
+class PutOutcome:
+    """What a put did. ``memory`` is to be published after the commit; None where nothing is known."""
+
+    config: CheckpointConfig
+    memory: ThreadMemory | None
+    stored: bool
+    created_at: datetime | None
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What the new state is matched against. ``form`` is None for a first checkpoint."""
+
+    form: Remembered | None
+    logs: Logs
+
+
+def fast_put(store: Store, connection: Connection, put: Put, memory: ThreadMemory) -> PutOutcome | None:
+    """The put in one statement on Postgres, relying on nothing but the locked row.
+
+    None where the memory does not suffice, the version has moved, the lease forbids it or the id is there already;
+    then nothing was written. Run it where a single statement is a transaction.
+    """
+    request = put.request
+    known, base = memory.base(request.namespace, request.parent_id)
+    if not known or request.parent_id == request.checkpoint_id:
+        return None
+    if not isinstance(put.expected_head, _NotChecked):
+        head = memory.heads.get(request.namespace)
+        if head is None or head.checkpoint_id != put.expected_head:
+            return None
+    placement, changes = _planned(request, base, memory.logs)
+    values = {
+        **request.columns,
+        "thread_key": memory.thread_key,
+        "version": memory.version,
+        "token": put.fence.token,
+        "advisory": store.advisory_leases,
+        "spans": placement.spans,
+        "manifest": placement.manifest,
+        "metadata_value": request.metadata,
+        "metadata_terms": request.terms,
+        "logs": [log for log, _ in changes.added],
+        "starts": [row.start for _, row in changes.added],
+        "counts": [row.count for _, row in changes.added],
+        "payloads": [encoded(row) for _, row in changes.added],
+        "merged_logs": [log for log, _ in changes.merged],
+        "merged_starts": [row.start for _, row in changes.merged],
+        "merged_counts": [row.count for _, row in changes.merged],
+        "merged_payloads": [encoded(row) for _, row in changes.merged],
+        "absorbed_logs": [log for log, _ in changes.absorbed],
+        "absorbed_starts": [start for _, start in changes.absorbed],
+        "write_task_ids": [write.task_id for write in request.writes],
+        "write_idxs": [write.idx for write in request.writes],
+        "write_places": [write.place for write in request.writes],
+        "write_nodes": [write.node for write in request.writes],
+        "write_channels": [write.channel for write in request.writes],
+        "write_payloads": [write.payload for write in request.writes],
+    }
+    try:
+        done = store.dialect.put(connection, store.tables, values)
+    except IntegrityError:  # the id is there already, equal or not: for the locked way to tell
+        return None
+    if done is None:
+        return None
+    form = Remembered.of(done.seq, placement.root)
+    after = memory.advanced(memory.version + 1, request.namespace, request.checkpoint_id, form, changes.logs)
+    return PutOutcome(request.config, after, True, done.created_at, done.seq)
+
+
+def put(store: Store, connection: Connection, put: Put, memory: ThreadMemory | None = None) -> PutOutcome:
+    """Store a checkpoint inside the caller's transaction, which is not committed here.
+
+    An equal checkpoint under the same id changes nothing and succeeds, whatever lease or head says. A different one
+    replaces the record and becomes the newest; its ledger and its children stay.
+
+    Raises:
+        NotFound: a parent is named in a thread that does not exist: that is what a late write to a deleted one is.
+        AlreadyExists: the id holds a different checkpoint and the request does not replace.
+        StaleFence, StaleHead: see there.
+    """
+    request = put.request
+    doing = f"put checkpoint {request.checkpoint_id!r}"
+    locked, _ = lock_or_create(store, connection, request.thread_id, memory.thread_key if memory else None)
+    if memory is not None and (memory.thread_key, memory.version) != (locked.thread_key, locked.version - 1):
+        memory = None
+    standing = connection.execute(
+        _standing(store.tables),
+        {"key": locked.thread_key, "namespace": request.namespace, "id": request.checkpoint_id},
+    ).one_or_none()
+    if standing is not None and bytes(standing.digest) == request.columns["digest"]:
+        undo_lock(store, connection, locked)
+        return PutOutcome(request.config, memory, False, standing.created_at, standing.seq)
+    if standing is not None and request.strict:
+        raise AlreadyExists(
+            f"{doing}: thread {request.thread_id!r} holds a different checkpoint under this id; take a new id"
+        )
+    if request.parent_id is not None and locked.last_seq == 1:
+        raise NotFound(
+            f"{doing}: its parent {request.parent_id!r} is named, but thread {request.thread_id!r} does not exist "
+            "(was it deleted?); put a checkpoint without a parent to create it"
+        )
+    check_fence(store, locked, put.fence, doing)
+    _check_head(store, connection, locked, put, doing)
+    base = _base(store, connection, locked, request, memory)
+    placement, changes = _planned(request, base.form, base.logs)
+    write_changes(store, connection, locked.thread_key, changes)
+    if standing is not None:
+        delete_seqs(store, connection, locked.thread_key, [standing.seq], replacing=True, kept=placement.spans)
+    _insert(store, connection, locked, request, placement)
+    form = Remembered.of(locked.last_seq, placement.root)
+    if standing is not None:
+        return PutOutcome(request.config, None, True, locked.activity, locked.last_seq)
+    before = memory or ThreadMemory(locked.thread_key, locked.version - 1)
+    logs = Logs({**before.logs.rows, **changes.logs.rows}) if memory else changes.logs
+    after = before.advanced(locked.version, request.namespace, request.checkpoint_id, form, logs)
+    return PutOutcome(request.config, after, True, locked.activity, locked.last_seq)
+
+
+def _planned(request: PutRequest, base: Remembered | None, logs: Logs) -> tuple[Placement, LogChanges]:
+    placement = place(request.root, base.root if base else None, logs, _new_log)
+    kept = {span.log for span in spans_of(placement.root)} | set(logs.rows)
+    return placement, changes_for(logs, placement.appends, kept)
+
+
+def _new_log() -> int:
+    return secrets.randbits(63)
+
+
+def _check_head(store: Store, connection: Connection, locked: LockedThread, put: Put, doing: str) -> None:
+    expected = put.expected_head
+    if isinstance(expected, _NotChecked):
+        return
+    actual = _head(store, connection, locked.thread_key, put.request.namespace).checkpoint_id
+    if actual != expected:
+        raise StaleHead(
+            f"{doing}: the latest checkpoint of thread {locked.thread_id!r} is {actual!r}, not {expected!r}; "
+            "read it and decide again",
+            expected=expected,
+            actual=actual,
+        )
+
+
+def _base(
+    store: Store, connection: Connection, locked: LockedThread, request: PutRequest, memory: ThreadMemory | None
+) -> _Base:
+    """The parent if it is given and there, else the namespace's latest; from memory where that is still valid."""
+    if memory is not None:
+        known, form = memory.base(request.namespace, request.parent_id)
+        if known:
+            return _Base(form, memory.logs)
+    row = None
+    if request.parent_id is not None:
+        row = connection.execute(
+            _by_id(store.tables),
+            {"key": locked.thread_key, "namespace": request.namespace, "id": request.parent_id},
+        ).one_or_none()
+    if row is None:
+        row = connection.execute(
+            _latest(store.tables), {"key": locked.thread_key, "namespace": request.namespace}
+        ).one_or_none()
+    if row is None:
+        return _Base(None, Logs())
+    root = decode_manifest(row.manifest, row.spans)
+    spans = wanted([root])
+    segments = read_segments(store, connection, locked.thread_key, spans)
+    logs = read_logs(store, connection, locked.thread_key, {span.log for span in spans}, segments)
+    return _Base(Remembered.of(row.seq, with_elements(store.codec, root, SegmentMap(segments))), logs)
+
+
+def _head(store: Store, connection: Connection, thread_key: int, namespace: str) -> Head:
+    row = connection.execute(_latest_id(store.tables), {"key": thread_key, "namespace": namespace}).one_or_none()
+    return Head(None, 0) if row is None else Head(row.checkpoint_id, row.seq)
+
+
+def _insert(
+    store: Store, connection: Connection, locked: LockedThread, request: PutRequest, placement: Placement
+) -> None:
+    tables = store.tables
+    connection.execute(
+        tables.checkpoints.insert(),
+        {
+            **request.columns,
+            "thread_key": locked.thread_key,
+            "seq": locked.last_seq,
+            "created_at": locked.activity,
+            "spans": placement.spans,
+            "manifest": placement.manifest,
+        },
+    )
+    if request.metadata is not None:
+        connection.execute(
+            tables.checkpoint_metadata.insert(),
+            {
+                "thread_key": locked.thread_key,
+                "seq": locked.last_seq,
+                "terms": request.terms,
+                "value": request.metadata,
+            },
+        )
+    if request.writes:
+        insert_writes(
+            store, connection, locked.thread_key, request.namespace, request.checkpoint_id, request.writes, carried=True
+        )
+
+
+@cache
+def _standing(tables: Tables) -> Select[Any]:
+    c = tables.checkpoints.c
+    return select(c.seq, c.digest, c.created_at).where(
+        c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"), c.checkpoint_id == bindparam("id")
+    )
+
+
+@cache
+def _by_id(tables: Tables) -> Select[Any]:
+    c = tables.checkpoints.c
+    return select(c.seq, c.checkpoint_id, c.manifest, c.spans).where(
+        c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"), c.checkpoint_id == bindparam("id")
+    )
+
+
+@cache
+def _latest(tables: Tables) -> Select[Any]:
+    c = tables.checkpoints.c
+    return (
+        select(c.seq, c.checkpoint_id, c.manifest, c.spans)
+        .where(c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"))
+        .order_by(c.seq.desc())
+        .limit(1)
+    )
+
+
+@cache
+def _latest_id(tables: Tables) -> Select[Any]:
+    c = tables.checkpoints.c
+    return (
+        select(c.seq, c.checkpoint_id)
+        .where(c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"))
+        .order_by(c.seq.desc())
+        .limit(1)
+    )

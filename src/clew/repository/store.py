@@ -1,0 +1,71 @@
+"""What every operation needs besides the connection, and the row that a thread's transactions lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from clew.codec import Codec
+from clew.dialects import Dialect
+from clew.tables import Tables
+
+__all__ = ["Fence", "LockedThread", "Store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where the tables are, how the database speaks, and how values are encoded.
+
+    ``advisory_leases`` lets writes without a token pass while somebody holds the thread's lease.
+    """
+
+    tables: Tables
+    dialect: Dialect
+    codec: Codec
+    advisory_leases: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The lease token that a write presents; None where it presents none."""
+
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LockedThread:
+    """A thread's row, locked by this transaction, as it stands after the lock advanced it.
+
+    ``now`` is the database's clock after the lock; ``activity`` is it, or the predecessor's moment if that is later.
+    """
+
+    thread_key: int
+    thread_id: str
+    version: int
+    last_seq: int
+    activity: datetime
+    now: datetime
+    lease_owner: str | None
+    lease_token: int
+    lease_until: datetime | None
+
+    @classmethod
+    def of(cls, thread_id: str, row: Any) -> LockedThread:
+        """From a row that holds these columns."""
+        return cls(
+            row.thread_key,
+            thread_id,
+            row.version,
+            row.last_seq,
+            row.activity,
+            row.now,
+            row.lease_owner,
+            row.lease_token,
+            row.lease_until,
+        )
+
+    @property
+    def leased(self) -> bool:
+        """Whether somebody holds the lease, by the database's clock after the lock."""
+        return self.lease_until is not None and self.lease_until > self.now

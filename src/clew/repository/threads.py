@@ -1,0 +1,158 @@
+"""Threads as a whole: looking at one, listing them, deleting one, and deleting checkpoints of one or by run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, func, select
+
+from clew.errors import InvalidInput
+from clew.records import Page, Thread
+from clew.repository.collecting import delete_seqs
+from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_text
+from clew.repository.listing import decode_cursor, encode_cursor
+from clew.repository.locking import check_fence, delete_rows, find_thread, lock_thread, undo_lock
+from clew.repository.store import Fence, LockedThread, Store
+from clew.tables import EPOCH, MICROSECOND, Tables
+
+__all__ = ["delete_checkpoints", "delete_run", "delete_thread", "get_thread", "list_threads", "threads_of_run"]
+
+_NO_FENCE = Fence()
+
+
+def get_thread(store: Store, connection: Connection, thread_id: str) -> Thread | None:
+    """The thread, its checkpoints counted, or None where it does not exist or never had a checkpoint."""
+    row = connection.execute(_thread(store.tables), {"thread_id": check_thread_id(thread_id)}).one_or_none()
+    return None if row is None else _record(row, row.checkpoints)
+
+
+def list_threads(store: Store, connection: Connection, *, limit: int = 100, cursor: str | None = None) -> Page[Thread]:
+    """At most ``limit`` (1 to 10,000) threads, the last active first; a thread without a checkpoint yet is left out.
+
+    Raises:
+        InvalidInput: a limit out of range, or a cursor of another listing.
+    """
+    check_limit(limit)
+    t, v = store.tables.threads.c, store.tables.versions.c
+    statement = _threads(store.tables).order_by(v.activity.desc(), t.thread_key.desc()).limit(limit + 1)
+    if cursor is not None:
+        parts = decode_cursor(cursor, "threads")
+        if len(parts) != 2 or not all(isinstance(part, int) for part in parts):
+            raise InvalidInput("cursor is not one that list_threads returned")
+        activity = EPOCH + parts[0] * MICROSECOND
+        statement = statement.where((v.activity < activity) | ((v.activity == activity) & (t.thread_key < parts[1])))
+    rows = connection.execute(statement).all()
+    items = tuple(_record(row, None) for row in rows[:limit])
+    following = None
+    if len(rows) > limit:
+        following = encode_cursor("threads", (rows[limit - 1].activity - EPOCH) // MICROSECOND, rows[limit - 1].thread_key)
+    return Page(items=items, next_cursor=following)
+
+
+def delete_thread(store: Store, connection: Connection, thread_id: str, fence: Fence = _NO_FENCE) -> bool:
+    """Delete the thread with everything of it; False where there was none. Its id may be used again, its key never is.
+
+    Raises:
+        StaleFence: see there.
+    """
+    key = find_thread(store, connection, check_thread_id(thread_id))
+    if key is None:
+        return False
+    v = store.tables.versions.c
+    statement = select(*v, store.dialect.now().label("now")).where(v.thread_key == key)
+    row = connection.execute(store.dialect.delete_lock(statement)).one_or_none()
+    if row is None:
+        return False
+    check_fence(store, LockedThread.of(thread_id, row), fence, "delete thread")
+    delete_rows(store, connection, key)
+    return True
+
+
+def delete_checkpoints(
+    store: Store,
+    connection: Connection,
+    thread_id: str,
+    checkpoint_ids: Iterable[str],
+    *,
+    namespace: Iterable[str] = (),
+    fence: Fence = _NO_FENCE,
+) -> int:
+    """Delete these checkpoints of ``namespace`` with their ledgers; how many there were. Unknown ids are passed over.
+
+    Surviving children get the nearest surviving ancestor as their parent.
+
+    Raises:
+        StaleFence: see there.
+    """
+    if isinstance(checkpoint_ids, str):
+        raise InvalidInput("checkpoint_ids must be a collection of ids, not one string")
+    ids = sorted({check_id("checkpoint_id", item) for item in checkpoint_ids})
+    text, c = namespace_text(namespace), store.tables.checkpoints.c
+    locked = lock_thread(store, connection, check_thread_id(thread_id), puts=0)
+    if locked is None:
+        return 0
+    check_fence(store, locked, fence, "delete checkpoints")
+    seqs = connection.execute(
+        select(c.seq).where(
+            c.thread_key == locked.thread_key, c.namespace == text, store.dialect.among(c.checkpoint_id, "ids")
+        ),
+        {"ids": store.dialect.values(ids)},
+    ).scalars()
+    return _delete(store, connection, locked, list(seqs))
+
+
+def threads_of_run(store: Store, connection: Connection, run_id: str) -> list[str]:
+    """The ids of the threads that hold checkpoints of the run, in the order of their keys."""
+    t, c = store.tables.threads.c, store.tables.checkpoints.c
+    keys = select(c.thread_key).where(c.run_id == check_id("run_id", run_id))
+    return list(connection.execute(select(t.thread_id).where(t.thread_key.in_(keys)).order_by(t.thread_key)).scalars())
+
+
+def delete_run(store: Store, connection: Connection, run_id: str, thread_id: str, fence: Fence = _NO_FENCE) -> int:
+    """Delete the run's checkpoints in one thread, in all its namespaces; how many there were. See delete_checkpoints."""
+    check_id("run_id", run_id)
+    locked = lock_thread(store, connection, check_thread_id(thread_id), puts=0)
+    if locked is None:
+        return 0
+    check_fence(store, locked, fence, f"delete run {run_id!r}")
+    c = store.tables.checkpoints.c
+    seqs = connection.execute(select(c.seq).where(c.thread_key == locked.thread_key, c.run_id == run_id)).scalars()
+    return _delete(store, connection, locked, list(seqs))
+
+
+def _delete(store: Store, connection: Connection, locked: LockedThread, seqs: list[int]) -> int:
+    if not seqs:
+        undo_lock(store, connection, locked, puts=0)
+        return 0
+    return delete_seqs(store, connection, locked.thread_key, seqs)
+
+
+def _record(row: Any, checkpoints: int | None) -> Thread:
+    return Thread(
+        thread_id=row.thread_id,
+        created_at=row.created_at,
+        updated_at=row.activity,
+        metadata=None if row.metadata is None else json.loads(row.metadata),
+        expires_at=row.expires_at,
+        checkpoint_count=checkpoints,
+    )
+
+
+@cache
+def _threads(tables: Tables) -> Select[Any]:
+    t, v = tables.threads.c, tables.versions.c
+    return (
+        select(t.thread_key, t.thread_id, t.created_at, v.activity, t.metadata, t.expires_at)
+        .select_from(tables.threads.join(tables.versions, t.thread_key == v.thread_key))
+        .where(v.last_seq > 0)
+    )
+
+
+@cache
+def _thread(tables: Tables) -> Select[Any]:
+    t, c = tables.threads.c, tables.checkpoints.c
+    count = select(func.count()).where(c.thread_key == t.thread_key).scalar_subquery()
+    return _threads(tables).add_columns(count.label("checkpoints")).where(t.thread_id == bindparam("thread_id"))

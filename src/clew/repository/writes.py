@@ -1,0 +1,145 @@
+"""The ledger of pending writes. A write is identified by (task_id, idx) within its checkpoint, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, case, func, or_, select
+
+from clew.codec import Codec
+from clew.dialects import Dialect
+from clew.errors import Contention
+from clew.records import PendingWrite
+from clew.repository.locking import check_fence, create_thread, find_thread
+from clew.repository.request import WriteRow
+from clew.repository.store import Fence, LockedThread, Store
+from clew.tables import Tables
+
+__all__ = ["insert_writes", "put_writes", "read_writes", "write_of"]
+
+_ATTEMPTS = 5
+
+
+def put_writes(
+    store: Store,
+    connection: Connection,
+    thread_id: str,
+    namespace: str,
+    checkpoint_id: str,
+    rows: Sequence[WriteRow],
+    fence: Fence = Fence(),  # noqa: B008  immutable
+) -> None:
+    """Add writes to a checkpoint's ledger, before or after the checkpoint itself; the thread's version stays.
+
+    A thread that does not exist is created, and stays out of every listing until it has a checkpoint. It cannot be
+    deleted while this transaction lasts.
+
+    Raises:
+        StaleFence: see there.
+    """
+    for _ in range(_ATTEMPTS):
+        key = find_thread(store, connection, thread_id)
+        if key is None:
+            key = create_thread(store, connection, thread_id)
+        if key is None:
+            continue
+        row = connection.execute(_shared(store.tables, store.dialect), {"key": key}).one_or_none()
+        if row is None:
+            continue
+        check_fence(store, LockedThread.of(thread_id, row), fence, f"put writes of checkpoint {checkpoint_id!r}")
+        insert_writes(store, connection, key, namespace, checkpoint_id, rows)
+        return
+    raise Contention(f"thread {thread_id!r} was created and deleted {_ATTEMPTS} times during one call; repeat it")
+
+
+def insert_writes(
+    store: Store,
+    connection: Connection,
+    thread_key: int,
+    namespace: str,
+    checkpoint_id: str,
+    rows: Sequence[WriteRow],
+    *,
+    carried: bool = False,
+) -> None:
+    """Insert rows that are sorted by key: ``idx < 0`` replaces in its old place, any other keeps what is there."""
+    if not rows:
+        return
+    ledger = {"key": thread_key, "namespace": namespace, "id": checkpoint_id}
+    last = connection.execute(_last(store.tables), ledger).scalar_one()
+    connection.execute(
+        _insert(store.tables, store.dialect),
+        [
+            {
+                "thread_key": thread_key,
+                "namespace": namespace,
+                "checkpoint_id": checkpoint_id,
+                "task_id": row.task_id,
+                "idx": row.idx,
+                "arrival": last + row.place,
+                "carried": carried,
+                "node": row.node,
+                "channel": row.channel,
+                "payload": row.payload,
+            }
+            for row in rows
+        ],
+    )
+
+
+def read_writes(
+    store: Store, connection: Connection, thread_key: int, namespace: str, checkpoint_id: str
+) -> list[tuple[PendingWrite, bool]]:
+    """(write, whether its checkpoint carried it), in order of arrival."""
+    rows = connection.execute(_read(store.tables), {"key": thread_key, "namespace": namespace, "id": checkpoint_id})
+    return [(write_of(store.codec, row), row.carried) for row in rows]
+
+
+def write_of(codec: Codec, row: Any) -> PendingWrite:
+    """The record of a ledger row."""
+    return PendingWrite(
+        node=row.node, payload=codec.decode(row.payload), task_id=row.task_id, idx=row.idx, channel=row.channel
+    )
+
+
+@cache
+def _shared(tables: Tables, dialect: Dialect) -> Select[Any]:
+    v = tables.versions.c
+    return dialect.share_lock(select(*v, dialect.now().label("now")).where(v.thread_key == bindparam("key")))
+
+
+@cache
+def _last(tables: Tables) -> Select[Any]:
+    w = tables.pending_writes.c
+    return select(func.coalesce(func.max(w.arrival), 0)).where(
+        w.thread_key == bindparam("key"), w.namespace == bindparam("namespace"), w.checkpoint_id == bindparam("id")
+    )
+
+
+@cache
+def _insert(tables: Tables, dialect: Dialect) -> Any:
+    w = tables.pending_writes.c
+    statement = dialect.insert(tables.pending_writes).values(created_at=dialect.now())
+    new = statement.excluded
+    replaced = {name: case((new.idx < 0, new[name]), else_=w[name]) for name in ("node", "channel", "payload")}
+    return statement.on_conflict_do_update(
+        index_elements=["thread_key", "namespace", "checkpoint_id", "task_id", "idx"],
+        set_={**replaced, "carried": or_(w.carried, new.carried)},
+        where=or_(new.idx < 0, new.carried),
+    )
+
+
+@cache
+def _read(tables: Tables) -> Select[Any]:
+    w = tables.pending_writes.c
+    return (
+        select(w.task_id, w.idx, w.node, w.channel, w.carried, w.payload)
+        .where(
+            w.thread_key == bindparam("key"),
+            w.namespace == bindparam("namespace"),
+            w.checkpoint_id == bindparam("id"),
+        )
+        .order_by(w.arrival, w.task_id, w.idx)
+    )

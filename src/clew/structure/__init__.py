@@ -1,0 +1,45 @@
+"""Structural state: a checkpoint names where the parts of its state lie, and only what changed is stored.
+
+Pure functions, in the order in which a put and a read take them: ``encoding`` (value to form), ``placing`` (form
+against base to manifest and new elements), ``segments`` (elements to rows, merging), ``manifest`` (its bytes),
+``reading`` (back to the value), ``live`` (what is still named).
+"""
+
+from clew.structure.encoding import digest_of, encode
+from clew.structure.live import SpanSet
+from clew.structure.manifest import decode_manifest, decode_spans
+from clew.structure.nodes import Inline, Kind, Node, Record, Run, Span, runs_of, spans_of
+from clew.structure.placing import Append, Placement, Tips, place
+from clew.structure.reading import SegmentMap, decode, select_channels, wanted, with_elements
+from clew.structure.segments import Row, Segment, chunked, decode_payload, due, encode_payload
+
+__all__ = [
+    "Append",
+    "Inline",
+    "Kind",
+    "Node",
+    "Placement",
+    "Record",
+    "Row",
+    "Run",
+    "Segment",
+    "SegmentMap",
+    "Span",
+    "SpanSet",
+    "Tips",
+    "chunked",
+    "decode",
+    "decode_manifest",
+    "decode_payload",
+    "decode_spans",
+    "digest_of",
+    "due",
+    "encode",
+    "encode_payload",
+    "place",
+    "runs_of",
+    "select_channels",
+    "spans_of",
+    "wanted",
+    "with_elements",
+]

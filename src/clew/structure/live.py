@@ -1,0 +1,62 @@
+"""Which positions of which logs are named by a set of manifests: arithmetic over spans alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from clew.structure.nodes import Span
+
+__all__ = ["SpanSet"]
+
+
+class SpanSet:
+    """A set of positions in logs, kept as disjoint spans in order."""
+
+    def __init__(self, spans: Iterable[Span] = ()) -> None:
+        self._logs: dict[int, list[tuple[int, int]]] = {}
+        by_log: dict[int, list[tuple[int, int]]] = {}
+        for log, start, end in spans:
+            by_log.setdefault(log, []).append((start, end))
+        for log, ranges in by_log.items():
+            ranges.sort()
+            joined = [ranges[0]]
+            for start, end in ranges[1:]:
+                if start <= joined[-1][1]:
+                    joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+                else:
+                    joined.append((start, end))
+            self._logs[log] = joined
+
+    def __bool__(self) -> bool:
+        return bool(self._logs)
+
+    def __iter__(self) -> Iterator[Span]:
+        for log, ranges in sorted(self._logs.items()):
+            for start, end in ranges:
+                yield Span(log, start, end)
+
+    @property
+    def logs(self) -> list[int]:
+        """The logs that any position lies in, in order."""
+        return sorted(self._logs)
+
+    def remove(self, spans: Iterable[Span]) -> None:
+        """Take positions out, wherever they are in."""
+        for log, start, end in spans:
+            ranges = self._logs.get(log)
+            if ranges is None:
+                continue
+            kept = []
+            for low, high in ranges:
+                if low < start:
+                    kept.append((low, min(high, start)))
+                if high > end:
+                    kept.append((max(low, end), high))
+            if kept:
+                self._logs[log] = kept
+            else:
+                del self._logs[log]
+
+    def covered(self, log: int, start: int, end: int) -> int:
+        """How many of the positions ``start`` to ``end`` (excluded) of ``log`` are in the set."""
+        return sum(max(0, min(high, end) - max(low, start)) for low, high in self._logs.get(log, ()))

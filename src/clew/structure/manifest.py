@@ -1,0 +1,109 @@
+"""The stored form of a manifest and of its spans, two byte strings that are only read together.
+
+The manifest is a version byte, a CRC-32 over the rest and the spans, and one msgpack value: bytes are an inline leaf,
+an integer is a run (its kind in the two low bits, the number of its spans above), and an array
+``[name, key, node, key, node, …]`` is a record; a run with a name is ``{name: integer}``. The spans are
+``[logs, [log index, start, length, …]]`` in the order in which the runs take them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+from zlib import crc32
+
+import ormsgpack
+
+from clew.errors import CorruptData
+from clew.structure.nodes import Inline, Kind, Node, Record, Run, Span, runs_of
+
+__all__ = ["decode_manifest", "decode_spans", "encode_manifest", "encode_spans", "manifest_size"]
+
+MANIFEST_VERSION: Final = 1
+_HEADER = 5
+
+
+def encode_manifest(root: Node) -> tuple[bytes, bytes]:
+    """(manifest, spans) of a placed form."""
+    spans = encode_spans([span for run in runs_of(root) for span in run.spans])
+    body = ormsgpack.packb(_outline(root))
+    return bytes([MANIFEST_VERSION]) + crc32(body, crc32(spans)).to_bytes(4, "big") + body, spans
+
+
+def decode_manifest(manifest: bytes, spans: bytes) -> Node:
+    """The placed form, its runs without their elements.
+
+    Raises:
+        CorruptData: where a newer clew wrote the manifest, or the bytes are not what was written.
+    """
+    if manifest[:1] != bytes([MANIFEST_VERSION]):
+        raise CorruptData(f"manifest version {manifest[:1].hex() or 'none'} is not known here; a newer clew wrote it")
+    if int.from_bytes(manifest[1:_HEADER], "big") != crc32(manifest[_HEADER:], crc32(spans)):
+        raise CorruptData("the checksum of a manifest and its spans does not match")
+    return _node(ormsgpack.unpackb(manifest[_HEADER:]), iter(decode_spans(spans)))
+
+
+def encode_spans(spans: list[Span]) -> bytes:
+    """The spans' stored form; empty for none."""
+    if not spans:
+        return b""
+    logs = list(dict.fromkeys(span.log for span in spans))
+    index = {log: position for position, log in enumerate(logs)}
+    flat: list[int] = []
+    for log, start, end in spans:
+        flat += (index[log], start, end - start)
+    return ormsgpack.packb([logs, flat])
+
+
+def decode_spans(data: bytes) -> list[Span]:
+    """The spans of ``encode_spans``, in their order."""
+    if not data:
+        return []
+    try:
+        logs, flat = ormsgpack.unpackb(data)
+        return [
+            Span(logs[index], start, start + length)
+            for index, start, length in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+        ]
+    except (ValueError, TypeError, IndexError) as exc:
+        raise CorruptData("the spans of a checkpoint cannot be read") from exc
+
+
+def manifest_size(node: Node) -> int:
+    """About how many bytes the manifest takes without its spans."""
+    if isinstance(node, Inline):
+        return len(node.data) + 2
+    if isinstance(node, Run):
+        return 3 + len(node.name or "")
+    keys = sum(len(key.encode()) + 2 for key in node.keys)
+    return 4 + len(node.name or "") + keys + sum(manifest_size(child) for child in node.children)
+
+
+def _outline(node: Node) -> Any:
+    if isinstance(node, Inline):
+        return node.data
+    if isinstance(node, Run):
+        number = len(node.spans) << 2 | node.kind
+        return number if node.name is None else {node.name: number}
+    flat: list[Any] = [node.name]
+    for key, child in zip(node.keys, node.children, strict=True):
+        flat += (key, _outline(child))
+    return flat
+
+
+def _node(outline: Any, spans: Iterator[Span]) -> Node:
+    match outline:
+        case bytes():
+            return Inline(outline)
+        case int():
+            return _run(None, outline, spans)
+        case dict():
+            [(name, number)] = outline.items()
+            return _run(name, number, spans)
+        case [name, *flat]:
+            return Record(name, tuple(flat[::2]), tuple(_node(child, spans) for child in flat[1::2]))
+    raise CorruptData("a manifest cannot be read")
+
+
+def _run(name: str | None, number: int, spans: Iterator[Span]) -> Run:
+    return Run(Kind(number & 3), name, spans=tuple(next(spans) for _ in range(number >> 2)))

@@ -1,0 +1,133 @@
+"""The layers of CONTRIBUTING.md, held by reading the imports of every module; nothing is imported for it but clew."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+SOURCE: Final = Path(__file__).parents[2] / "src" / "clew"
+
+# A module may import its own layer and those below. What is not named here has no place yet.
+LAYERS: Final = (
+    {"errors"},
+    {"ids", "records"},
+    {"codec", "structure", "tables"},
+    {"dialects"},
+    {"repository"},
+    {"engine", "migrate"},
+    {"checkpointer", "flows", "timeline", "retention", "runs", "recorder", "executor"},
+    {"cli", "langgraph"},
+)
+LAYER_OF: Final = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+
+# Optional extras, drivers, and Alembic, whose import takes longer than all of clew's.
+IMPORTED_LATE: Final = {
+    "aiosqlite",
+    "alembic",
+    "asyncpg",
+    "langchain_core",
+    "langgraph",
+    "psycopg",
+    "rich",
+    "typer",
+}
+
+
+class Import(NamedTuple):
+    importer: str
+    line: int
+    imported: str
+    where: str  # "module", "function" or "typing"
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.imported}"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path, known: set[str]) -> Iterator[Import]:
+    importer = module_name(path)
+
+    def visit(node: ast.AST, where: str) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            yield from (Import(importer, node.lineno, alias.name, where) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{importer}:{node.lineno}: imports are absolute"
+            source = node.module or ""
+            names = {f"{source}.{alias.name}" for alias in node.names}
+            yield from (Import(importer, node.lineno, name, where) for name in sorted((names & known) or {source}))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            where = "function"
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            where = "typing"
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, where)
+
+    yield from visit(ast.parse(path.read_text()), "module")
+
+
+PATHS: Final = sorted(SOURCE.rglob("*.py"))
+MODULES: Final = {module_name(path) for path in PATHS}
+IMPORTS: Final = [found for path in PATHS for found in imports(path, MODULES)]
+OWN: Final = [found for found in IMPORTS if found.imported.split(".")[0] == "clew"]
+
+
+def part(module: str) -> str:
+    """``clew.repository.writes`` is of the part ``repository``; the package's own front page is of none."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def test_every_module_has_a_layer() -> None:
+    assert {part(module) for module in MODULES} - {""} <= set(LAYER_OF)
+
+
+def test_no_module_imports_a_layer_above_its_own() -> None:
+    upwards = [
+        str(found)
+        for found in OWN
+        if part(found.importer) and LAYER_OF[part(found.importer)] < LAYER_OF.get(part(found.imported), len(LAYERS))
+    ]
+    assert upwards == []
+
+
+def test_the_front_page_imports_no_layer_above_the_faces() -> None:
+    assert [str(found) for found in OWN if not part(found.importer) and LAYER_OF[part(found.imported)] > 6] == []
+
+
+def test_no_two_modules_import_each_other_by_any_way_round() -> None:
+    graph: dict[str, set[str]] = {module: set() for module in MODULES}
+    for found in OWN:
+        if found.where == "module":
+            graph[found.importer].add(found.imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as cycle:
+        pytest.fail(" → ".join(cycle.args[1]))
+
+
+def test_only_extras_drivers_and_alembic_are_imported_inside_functions() -> None:
+    late = [found for found in IMPORTS if found.where == "function"]
+    assert [str(found) for found in late if found.imported.split(".")[0] not in IMPORTED_LATE] == []
+
+
+def test_what_is_optional_or_slow_is_imported_at_the_top_of_adapters_only() -> None:
+    adapters = ("clew.cli", "clew.langgraph")
+    early = [found for found in IMPORTS if found.where == "module" and not found.importer.startswith(adapters)]
+    assert [str(found) for found in early if found.imported.split(".")[0] in IMPORTED_LATE] == []
+
+
+def test_importing_clew_loads_no_driver_no_alembic_and_no_langgraph() -> None:
+    late = sorted(IMPORTED_LATE)
+    script = f"import sys, clew; print([name for name in {late} if name in sys.modules])"
+    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert printed.stdout == "[]\n"
