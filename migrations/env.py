@@ -20,7 +20,7 @@ from clew import migrate
 config = context.config
 arguments = context.get_x_argument(as_dictionary=True)
 schema = config.attributes.get("schema") or arguments.get("schema")
-# Plain engines, not clew.engine's: `alembic check` reads the catalogues through settings that clew's connections change.
+# Plain engines: clew.engine's decode JSON otherwise than the reflection behind `alembic check` needs.
 url = make_url(arguments.get("url") or os.environ.get("CLEW_URL") or config.get_main_option("sqlalchemy.url", ""))
 if url.drivername in ("postgres", "postgresql"):
     url = url.set(drivername="postgresql+asyncpg")

@@ -1,7 +1,7 @@
 """clew keeps the checkpoints of agent and graph runs in Postgres or SQLite.
 
-``Checkpointer`` and ``AsyncCheckpointer`` are the two faces. ``clew.migrate``, ``clew.repository`` and ``clew.langgraph``
-are for those who need them. Importing clew loads neither Alembic nor a driver.
+``Checkpointer`` and ``AsyncCheckpointer`` are the two faces. ``clew.migrate``, ``clew.repository`` and
+``clew.langgraph`` are for those who need them. Importing clew loads neither Alembic nor a driver.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ __all__ = [
     "LeaseHeld",
     "NotFound",
     "Page",
+    "PendingActivation",
     "PendingWrite",
     "RunFinished",
     "RunStatus",

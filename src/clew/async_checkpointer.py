@@ -6,6 +6,7 @@ A method without a docstring here has that of ``Checkpointer``'s method of the s
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -16,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from clew.checkpointer import Checkpointer
 from clew.codec import Codec
-from clew.engine import AsyncDatabase, EngineOptions, ThreadedDatabase, open_async, parse, wrap_async
+from clew.engine import AwaitedDatabase, EngineOptions, open_async, parse, wrap_async
 from clew.flows import Core, Flow, Flows, Leases, Step, Turn, Turns, core_for, documented_by, schema_step
 from clew.records import (
     Checkpoint,
@@ -39,7 +40,7 @@ State = TypeVar("State")
 class AsyncDriver:
     """Runs steps and flows on a database, waiting in the calling task. Safe to share between tasks of one loop."""
 
-    def __init__(self, database: AsyncDatabase | ThreadedDatabase, core: Core, *, migrate: bool = False) -> None:
+    def __init__(self, database: AwaitedDatabase, core: Core, *, migrate: bool = False) -> None:
         self.database = database
         self.core = core
         self._migrate = migrate
@@ -98,7 +99,7 @@ class AsyncCheckpointer(Generic[State]):
 
     def __init__(
         self,
-        engine: AsyncEngine | AsyncDatabase | ThreadedDatabase,
+        engine: AsyncEngine | AwaitedDatabase,
         *,
         migrate: bool = False,
         schema: str | None = None,
@@ -110,8 +111,7 @@ class AsyncCheckpointer(Generic[State]):
         timeout_s: float | None = None,
     ) -> None:
         """Around ``engine``; nothing is connected yet. The options are those of ``open``."""
-        ours = isinstance(engine, AsyncDatabase | ThreadedDatabase)
-        database = engine if ours else wrap_async(engine, timeout_s=timeout_s)
+        database = engine if isinstance(engine, AwaitedDatabase) else wrap_async(engine, timeout_s=timeout_s)
         core = core_for(
             database.dialect,
             schema=schema,
@@ -206,7 +206,7 @@ class AsyncCheckpointer(Generic[State]):
     ) -> None:
         await self._driver.drive(self._flows.put_writes(config, writes, lease_token))
 
-    async def get_writes(self, config: CheckpointConfig) -> list[PendingWrite]:
+    async def get_writes(self, config: CheckpointConfig) -> builtins.list[PendingWrite]:
         return await self._driver.run(self._flows.get_writes(config))
 
     async def get(self, config: CheckpointConfig) -> Checkpoint[State] | None:
@@ -251,7 +251,7 @@ class AsyncCheckpointer(Generic[State]):
             if (cursor := page.next_cursor) is None:
                 return
 
-    async def history(self, config: CheckpointConfig, limit: int = 100) -> list[CheckpointMetadata]:
+    async def history(self, config: CheckpointConfig, limit: int = 100) -> builtins.list[CheckpointMetadata]:
         return await self._driver.run(self._flows.history(config, limit))
 
     async def get_thread(self, thread_id: str) -> Thread | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -237,7 +238,7 @@ class Checkpointer(Generic[State]):
         """
         self._driver.drive(self._flows.put_writes(config, writes, lease_token))
 
-    def get_writes(self, config: CheckpointConfig) -> list[PendingWrite]:
+    def get_writes(self, config: CheckpointConfig) -> builtins.list[PendingWrite]:
         """All writes of a checkpoint, in order of arrival, whether or not the checkpoint is there yet."""
         return self._driver.run(self._flows.get_writes(config))
 
@@ -308,7 +309,7 @@ class Checkpointer(Generic[State]):
             if (cursor := page.next_cursor) is None:
                 return
 
-    def history(self, config: CheckpointConfig, limit: int = 100) -> list[CheckpointMetadata]:
+    def history(self, config: CheckpointConfig, limit: int = 100) -> builtins.list[CheckpointMetadata]:
         """The checkpoint and its ancestors in its namespace, itself first, at most ``limit`` (1 to 10,000).
 
         It ends at a root, at a parent that is not there, and at a cycle. No state is read.

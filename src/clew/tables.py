@@ -58,7 +58,8 @@ class Moment(TypeDecorator[datetime]):
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        return EPOCH + value * MICROSECOND if dialect.name == "sqlite" else value.astimezone(UTC)
+        moment: datetime = EPOCH + value * MICROSECOND if dialect.name == "sqlite" else value.astimezone(UTC)
+        return moment
 
 
 # SQLite's rowid alias must be spelled INTEGER; an id column compares bytewise, whatever the database's locale.

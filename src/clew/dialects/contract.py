@@ -36,6 +36,9 @@ class Dialect(Protocol):
     puts_in_one_statement: bool
     """Whether ``put`` is there. Otherwise a lock costs no round trip and the locked way is the fast one."""
 
+    def __hash__(self) -> int:
+        """Statements are built once for each dialect."""
+
     def now(self) -> ColumnElement[datetime]:
         """The database's clock at the moment the statement reaches it, not at the transaction's start."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew.engine.awaited import AsyncDatabase, ThreadedDatabase
+from clew.engine.awaited import AsyncDatabase, AwaitedDatabase, ThreadedDatabase
 from clew.engine.database import Mode, SyncDatabase
 from clew.engine.opening import open_async, open_sync, wrap_async, wrap_sync
 from clew.engine.options import EngineOptions
@@ -10,6 +10,8 @@ from clew.engine.urls import DatabaseUrl, parse
 
 __all__ = [
     "AsyncDatabase",
+    "AwaitedDatabase",
+    "AwaitedDatabase",
     "DatabaseUrl",
     "EngineOptions",
     "Mode",

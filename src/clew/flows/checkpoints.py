@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -101,7 +102,7 @@ class Flows:
             f"put writes of checkpoint {checkpoint_id!r} of thread {thread_id!r}",
         )
 
-    def get_writes(self, config: CheckpointConfig) -> Step[list[PendingWrite]]:
+    def get_writes(self, config: CheckpointConfig) -> Step[builtins.list[PendingWrite]]:
         return self._read(lambda connection: get_writes(self.core.store, connection, config), f"read {_named(config)}")
 
     def get(self, config: CheckpointConfig) -> Flow[Checkpoint[Any] | None]:
@@ -137,7 +138,7 @@ class Flows:
             f"list thread {thread_id!r}",
         )
 
-    def history(self, config: CheckpointConfig, limit: int) -> Step[list[CheckpointMetadata]]:
+    def history(self, config: CheckpointConfig, limit: int) -> Step[builtins.list[CheckpointMetadata]]:
         return self._read(
             lambda connection: history(self.core.store, connection, config, limit),
             f"read the history of {_named(config)}",

@@ -66,12 +66,12 @@ def collect(
         return
     logs = set(candidates.logs)
     live: list[Span] = list(also_live)
-    before: int | None = None
+    before = 2**62
     size = _FIRST_LOOK
     while candidates:
         rows = connection.execute(
             _survivors(store.tables),
-            {"key": thread_key, "before": before if before is not None else 2**62, "size": size},
+            {"key": thread_key, "before": before, "size": size},
         ).all()
         for row in rows:
             spans = [span for span in decode_spans(row.spans) if span.log in logs]
@@ -86,7 +86,7 @@ def collect(
 
 def _delete_dead(store: Store, connection: Connection, thread_key: int, dead: SpanSet, live: SpanSet) -> None:
     segments = store.tables.segments.c
-    rows = connection.execute(
+    rows: Any = connection.execute(
         _layout(store.tables, store.dialect), {"key": thread_key, "logs": store.dialect.values(dead.logs)}
     ).all()
     gone: list[tuple[int, int]] = []
@@ -115,7 +115,7 @@ def _delete_dead(store: Store, connection: Connection, thread_key: int, dead: Sp
 
 
 def _relink(store: Store, connection: Connection, thread_key: int, doomed: Sequence[Any]) -> None:
-    """Give the surviving children of ``doomed`` the nearest surviving ancestor. What they were put with is not touched."""
+    """Give the surviving children of ``doomed`` the nearest surviving ancestor; their digests stay as they are."""
     parents = {(row.namespace, row.checkpoint_id): row.parent_checkpoint_id for row in doomed}
     dialect = store.dialect
     children = connection.execute(

@@ -106,7 +106,7 @@ def get_tuple(
 
 
 def get_writes(store: Store, connection: Connection, config: CheckpointConfig) -> list[PendingWrite]:
-    """All writes of a checkpoint, which need not be there yet, in order of arrival; none where nothing is known of it."""
+    """All writes of a checkpoint, which need not be there yet, in order of arrival."""
     where = _address(config)
     if config.checkpoint_id is None:
         row = connection.execute(_row(store.tables, False, False), where).one_or_none()
@@ -143,13 +143,12 @@ def _contents(
     ).all()
     if not any(part.part == _THERE for part in parts):
         return None
-    segments = {(part.log, part.start): part for part in parts if part.part == _SEGMENT}
+    rows: Any = {(part.log, part.start): part for part in parts if part.part == _SEGMENT}.values()
     found = [(write_of(store.codec, part), part.carried) for part in parts if part.part == _WRITE]
     if root is None:
         return NOT_LOADED, found
-    state = decode(
-        store.codec, root, SegmentMap(decode_payload(s.log, s.start, s.count, s.payload) for s in segments.values())
-    )
+    segments = SegmentMap(decode_payload(row.log, row.start, row.count, row.payload) for row in rows)
+    state = decode(store.codec, root, segments)
     if channels is not None and isinstance(state, dict):
         state = {key: value for key, value in state.items() if key in channels}
     return state, found
@@ -174,7 +173,7 @@ def _tuple(
         next_nodes=metadata.next_nodes,
         completed_tasks=tuple(unpack(row.completed_tasks)) if row.completed_tasks is not None else (),
         pending_writes=tuple(_as_carried(write) for write, carried in writes if carried),
-        interrupts=tuple(Interrupt(id=id, node=node, payload=payload) for id, node, payload in interrupts),
+        interrupts=tuple(Interrupt(id=item, node=node, payload=payload) for item, node, payload in interrupts),
         metadata=described_by(row.metadata_form, row.source, row.step, row.value),
         pending_activations=None
         if activations is None

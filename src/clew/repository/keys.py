@@ -53,13 +53,13 @@ def check_thread_id(value: str) -> str:
 
 
 def check_label(name: str, value: str) -> str:
-    """``value``, if it can be stored as a task's id, a node or a channel, which may be empty. Raises as ``check_id``."""
+    """``value``, if it can be stored as a task's id, a node or a channel; may be empty. Raises as ``check_id``."""
     return _fitting(name, value, ID_BYTES) if value else value
 
 
 def check_limit(limit: int) -> int:
     """``limit``, if a page can have so many items. Raises InvalidInput."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_LIMIT:
+    if type(limit) is not int or not 1 <= limit <= PAGE_LIMIT:
         raise InvalidInput(f"limit must be an integer from 1 to {PAGE_LIMIT}, not {limit!r}")
     return limit
 
@@ -70,7 +70,7 @@ def namespace_text(namespace: Iterable[str]) -> str:
 
 
 def namespaces_below(namespace: Iterable[str]) -> tuple[str, str, str]:
-    """(itself, low, high): a text is at or below the namespace if it is ``itself`` or in ``low`` to ``high``, bytewise."""
+    """(itself, low, high): what is at or below the namespace is ``itself``, or bytewise in ``low`` to ``high``."""
     text = namespace_text(namespace)
     stem = text[:-1] + ("," if text != "[]" else "")
     return text, stem, stem[:-1] + chr(ord(stem[-1]) + 1)

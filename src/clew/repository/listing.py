@@ -165,7 +165,7 @@ def encode_cursor(kind: str, *parts: Any) -> str:
 def decode_cursor(cursor: str, kind: str) -> list[Any]:
     """The parts of ``encode_cursor``. Raises InvalidInput for anything else."""
     try:
-        found, *parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        found, *parts = list(json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))))
     except (ValueError, TypeError) as exc:
         raise InvalidInput("cursor is not one that a listing returned") from exc
     if found != kind:

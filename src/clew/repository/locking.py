@@ -106,8 +106,8 @@ def check_fence(store: Store, locked: LockedThread, fence: Fence, doing: str) ->
     if fence.token is None:
         if locked.leased and not store.advisory_leases:
             raise StaleFence(
-                f"{doing}: thread {locked.thread_id!r} is leased to {locked.lease_owner!r} and this write has no token; "
-                "acquire the lease, or open the checkpointer with leases='advisory'",
+                f"{doing}: thread {locked.thread_id!r} is leased to {locked.lease_owner!r} and this write has no "
+                "token; acquire the lease, or open the checkpointer with leases='advisory'",
                 token=None,
                 current=current,
             )

@@ -82,7 +82,7 @@ class ThreadMemory:
         return ThreadMemory(self.thread_key, version, heads, forms, logs)
 
     def base(self, namespace: str, parent_id: str | None) -> tuple[bool, Remembered | None]:
-        """(known, base): the parent's form, else that of the namespace's head; ``known`` is False if a look is needed."""
+        """(known, base): the parent's form, else the namespace's head's; ``known`` is False if a look is needed."""
         if parent_id is not None:
             form = self.forms.get((namespace, parent_id))
             return form is not None, form

@@ -28,7 +28,7 @@ from clew.repository.segments import (
     read_segments,
     write_changes,
 )
-from clew.repository.store import Fence, LockedThread, Store
+from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.repository.writes import insert_writes
 from clew.structure import (
     Placement,
@@ -60,7 +60,7 @@ class Put:
     """A put as the caller asked for it."""
 
     request: PutRequest
-    fence: Fence = Fence()
+    fence: Fence = NO_FENCE
     expected_head: ExpectedHead = NOT_CHECKED
 
 

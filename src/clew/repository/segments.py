@@ -29,7 +29,7 @@ __all__ = ["LogChanges", "changes_for", "read_logs", "read_segments", "write_cha
 
 @dataclass(frozen=True, slots=True)
 class LogChanges:
-    """What a put does to the segment rows: rows it adds, rows that grow by absorbing their successors, and the result."""
+    """What a put does to the segment rows: rows it adds, rows that absorb their successors, and the result."""
 
     added: tuple[tuple[int, Row], ...]
     merged: tuple[tuple[int, Row], ...]
@@ -116,9 +116,10 @@ def read_logs(
         return Logs()
     elements = {(segment.log, segment.start): segment for segment in known}
     found: dict[int, list[Row]] = {}
-    for log, start, count, size in connection.execute(
+    layout: Any = connection.execute(
         _layout(store.tables, store.dialect), {"key": thread_key, "logs": store.dialect.values(sorted(logs))}
-    ):
+    )
+    for log, start, count, size in layout:
         segment = elements.get((log, start))
         row = Row(start, count, len(segment.body), segment.elements) if segment else Row(start, count, size)
         found.setdefault(log, []).append(row)

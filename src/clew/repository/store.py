@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from clew.codec import Codec
 from clew.dialects import Dialect
 from clew.tables import Tables
 
-__all__ = ["Fence", "LockedThread", "Store"]
+__all__ = ["NO_FENCE", "Fence", "LockedThread", "Store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,9 @@ class Fence:
     """The lease token that a write presents; None where it presents none."""
 
     token: int | None = None
+
+
+NO_FENCE: Final = Fence()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,10 @@ from clew.repository.collecting import delete_seqs
 from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_text
 from clew.repository.listing import decode_cursor, encode_cursor
 from clew.repository.locking import check_fence, delete_rows, find_thread, lock_thread, undo_lock
-from clew.repository.store import Fence, LockedThread, Store
+from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import EPOCH, MICROSECOND, Tables
 
 __all__ = ["delete_checkpoints", "delete_run", "delete_thread", "get_thread", "list_threads", "threads_of_run"]
-
-_NO_FENCE = Fence()
 
 
 def get_thread(store: Store, connection: Connection, thread_id: str) -> Thread | None:
@@ -48,11 +46,11 @@ def list_threads(store: Store, connection: Connection, *, limit: int = 100, curs
     items = tuple(_record(row, None) for row in rows[:limit])
     following = None
     if len(rows) > limit:
-        following = encode_cursor("threads", (rows[limit - 1].activity - EPOCH) // MICROSECOND, rows[limit - 1].thread_key)
+        following = encode_cursor("threads", (items[-1].updated_at - EPOCH) // MICROSECOND, rows[limit - 1].thread_key)
     return Page(items=items, next_cursor=following)
 
 
-def delete_thread(store: Store, connection: Connection, thread_id: str, fence: Fence = _NO_FENCE) -> bool:
+def delete_thread(store: Store, connection: Connection, thread_id: str, fence: Fence = NO_FENCE) -> bool:
     """Delete the thread with everything of it; False where there was none. Its id may be used again, its key never is.
 
     Raises:
@@ -78,7 +76,7 @@ def delete_checkpoints(
     checkpoint_ids: Iterable[str],
     *,
     namespace: Iterable[str] = (),
-    fence: Fence = _NO_FENCE,
+    fence: Fence = NO_FENCE,
 ) -> int:
     """Delete these checkpoints of ``namespace`` with their ledgers; how many there were. Unknown ids are passed over.
 
@@ -111,8 +109,8 @@ def threads_of_run(store: Store, connection: Connection, run_id: str) -> list[st
     return list(connection.execute(select(t.thread_id).where(t.thread_key.in_(keys)).order_by(t.thread_key)).scalars())
 
 
-def delete_run(store: Store, connection: Connection, run_id: str, thread_id: str, fence: Fence = _NO_FENCE) -> int:
-    """Delete the run's checkpoints in one thread, in all its namespaces; how many there were. See delete_checkpoints."""
+def delete_run(store: Store, connection: Connection, run_id: str, thread_id: str, fence: Fence = NO_FENCE) -> int:
+    """Delete the run's checkpoints in one thread, in all its namespaces; how many there were."""
     check_id("run_id", run_id)
     locked = lock_thread(store, connection, check_thread_id(thread_id), puts=0)
     if locked is None:

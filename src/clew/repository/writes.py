@@ -14,7 +14,7 @@ from clew.errors import Contention
 from clew.records import PendingWrite
 from clew.repository.locking import check_fence, create_thread, find_thread
 from clew.repository.request import WriteRow
-from clew.repository.store import Fence, LockedThread, Store
+from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import Tables
 
 __all__ = ["insert_writes", "put_writes", "read_writes", "write_of"]
@@ -29,7 +29,7 @@ def put_writes(
     namespace: str,
     checkpoint_id: str,
     rows: Sequence[WriteRow],
-    fence: Fence = Fence(),  # noqa: B008  immutable
+    fence: Fence = NO_FENCE,
 ) -> None:
     """Add writes to a checkpoint's ledger, before or after the checkpoint itself; the thread's version stays.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -35,7 +35,10 @@ FAN: Final = 16
 """So many neighbouring rows of one tier are merged into one of the next."""
 
 _RAW, _ZSTD = b"\x00", b"\x01"
-_OPTIONS = {zstd.CompressionParameter.compression_level: 3, zstd.CompressionParameter.checksum_flag: 1}
+_OPTIONS: Mapping[int, int] = {
+    zstd.CompressionParameter.compression_level: 3,
+    zstd.CompressionParameter.checksum_flag: 1,
+}
 
 
 @dataclass(frozen=True)
