@@ -29,6 +29,7 @@ from clew.engine import (
     wrap_async,
     wrap_sync,
 )
+from clew.engine.failures import translate, translating
 from clew.errors import (
     ClewError,
     Contention,
@@ -161,6 +162,17 @@ def test_threads_share_a_database(database: SyncDatabase) -> None:
 async def test_tasks_share_a_database(adatabase: Any) -> None:
     await asyncio.gather(*(adatabase.run(add(number), "write") for number in range(100)))
     assert len(await adatabase.run(ids, "read")) == 100
+
+
+async def test_a_health_check_does_not_wait_for_a_writer(empty_sqlite_url: str) -> None:
+    database = open_async(empty_sqlite_url)
+    release = threading.Event()
+    writer = asyncio.create_task(database.run(lambda _: release.wait(10), "write"))
+    await asyncio.sleep(0.05)
+    await asyncio.wait_for(database.ping(), 2)
+    release.set()
+    assert await writer is True
+    await database.close()
 
 
 def test_our_sqlite_files_are_durable(empty_sqlite_url: str) -> None:
@@ -301,6 +313,57 @@ async def test_options_reach_the_server_through_both_drivers(empty_postgres_url:
     assert await for_loop.run(settings, "read") == for_threads.run(settings, "read") == ["app, public", "my app"]
     await for_loop.close()
     for_threads.close()
+
+
+class Refused(Exception):
+    """Stands for a driver's error: they carry their SQLSTATE under this name."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__("prose with a secret payload")
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "maybe_stored"),
+    [
+        ("08006", StorageUnavailable, True),
+        ("57P01", StorageUnavailable, True),
+        ("57014", StorageUnavailable, False),
+        ("55P03", StorageUnavailable, False),
+        ("53100", StorageUnavailable, False),
+        ("25006", StorageUnavailable, False),
+        ("28P01", StorageUnavailable, False),
+        ("40001", Contention, None),
+        ("40P01", Contention, None),
+        ("23505", Contention, None),
+        ("42P01", SchemaMismatch, None),
+        ("XX001", CorruptData, None),
+        ("22021", InvalidInput, None),
+        ("54000", InvalidInput, None),
+        ("42601", ClewError, None),
+    ],
+)
+def test_a_servers_code_decides_what_an_error_means(
+    state: str, kind: type[ClewError], maybe_stored: bool | None
+) -> None:
+    error = translate(Refused(state), doing="put", sent=True)
+    assert type(error) is kind
+    assert state in str(error)
+    assert "secret" not in str(error)
+    assert getattr(error, "maybe_stored", None) == maybe_stored
+
+
+@pytest.mark.parametrize("exc", [KeyError("x"), asyncio.CancelledError(), KeyboardInterrupt(), WrongContext("x")])
+def test_what_is_no_databases_error_is_left_alone(exc: BaseException) -> None:
+    assert translate(exc, doing="put") is None
+
+
+def test_a_hosts_transaction_gets_our_errors_too(database: SyncDatabase) -> None:
+    with database.engine.connect() as connection:
+        with pytest.raises(ClewError, match="could not put") as refusal, translating("put"):
+            connection.exec_driver_sql("SELEC 1")
+        assert refusal.value.__cause__ is not None
+        connection.rollback()
 
 
 # -- lost connections --------------------------------------------------------------------------------------------------

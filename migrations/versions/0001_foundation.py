@@ -60,9 +60,6 @@ def upgrade(op: Operations, schema: str | None) -> None:
         sa.PrimaryKeyConstraint("thread_key", name="pk_clew_thread_versions"),
         schema=schema,
     )
-    op.create_index(
-        "ix_clew_thread_versions_activity", "clew_thread_versions", ["activity", "thread_key"], schema=schema
-    )
 
     op.create_table(
         "clew_checkpoints",
@@ -171,10 +168,11 @@ def upgrade(op: Operations, schema: str | None) -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("ix_clew_runs_run_id", "clew_runs", ["run_id"], schema=schema)
+    op.create_index("ix_clew_runs_started_at", "clew_runs", ["started_at", "thread_key"], schema=schema)
     op.create_index(
         "ix_clew_runs_unfinished",
         "clew_runs",
-        ["status", "updated_at"],
+        ["status", "started_at"],
         schema=schema,
         **where("status IN ('starting', 'running', 'waiting')"),
     )

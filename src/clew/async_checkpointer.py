@@ -19,6 +19,8 @@ from clew.checkpointer import Checkpointer
 from clew.codec import Codec
 from clew.engine import AwaitedDatabase, EngineOptions, open_async, parse, wrap_async
 from clew.flows import Core, Flow, Flows, Leases, Step, Turn, Turns, core_for, documented_by, schema_step
+from clew.groups.runs import AsyncRuns
+from clew.groups.timeline import AsyncTimeline
 from clew.records import (
     Checkpoint,
     CheckpointConfig,
@@ -28,6 +30,7 @@ from clew.records import (
     Page,
     PendingWrite,
     Thread,
+    ThreadStatistics,
 )
 from clew.repository import DEFAULT_MEMORY_BYTES, NOT_CHECKED, ExpectedHead, Filters
 
@@ -192,6 +195,16 @@ class AsyncCheckpointer(Generic[State]):
     async def ping(self) -> None:
         await self._driver.database.ping()
 
+    @property
+    def runs(self) -> AsyncRuns:
+        """Agent runs, their boundaries, and leases."""
+        return AsyncRuns(self._driver)
+
+    @property
+    def timeline(self) -> AsyncTimeline:
+        """Looking back, lineage and changing course: snapshots, diffs, forks, updates, copies."""
+        return AsyncTimeline(self._driver)
+
     async def put(
         self,
         checkpoint: Checkpoint[State],
@@ -259,6 +272,9 @@ class AsyncCheckpointer(Generic[State]):
 
     async def list_threads(self, *, limit: int = 100, cursor: str | None = None) -> Page[Thread]:
         return await self._driver.run(self._flows.list_threads(limit, cursor))
+
+    async def statistics(self, thread_id: str) -> ThreadStatistics | None:
+        return await self._driver.run(self._flows.statistics(thread_id))
 
     async def delete_thread(self, thread_id: str, *, lease_token: int | None = None) -> bool:
         return await self._driver.drive(self._flows.delete_thread(thread_id, lease_token))

@@ -15,6 +15,8 @@ from sqlalchemy import Engine
 from clew.codec import Codec
 from clew.engine import EngineOptions, SyncDatabase, open_sync, parse, wrap_sync
 from clew.flows import Core, Flow, Flows, Leases, Step, Turn, Turns, core_for, schema_step
+from clew.groups.runs import Runs
+from clew.groups.timeline import Timeline
 from clew.records import (
     Checkpoint,
     CheckpointConfig,
@@ -24,6 +26,7 @@ from clew.records import (
     Page,
     PendingWrite,
     Thread,
+    ThreadStatistics,
 )
 from clew.repository import DEFAULT_MEMORY_BYTES, NOT_CHECKED, ExpectedHead, Filters
 
@@ -197,6 +200,16 @@ class Checkpointer(Generic[State]):
         """Ask the database for a sign of life, for a health check."""
         self._driver.database.ping()
 
+    @property
+    def runs(self) -> Runs:
+        """Agent runs, their boundaries, and leases."""
+        return Runs(self._driver)
+
+    @property
+    def timeline(self) -> Timeline:
+        """Looking back, lineage and changing course: snapshots, diffs, forks, updates, copies."""
+        return Timeline(self._driver)
+
     def put(
         self,
         checkpoint: Checkpoint[State],
@@ -327,6 +340,16 @@ class Checkpointer(Generic[State]):
             InvalidInput: a limit out of range, or a cursor of another listing.
         """
         return self._driver.run(self._flows.list_threads(limit, cursor))
+
+    def statistics(self, thread_id: str) -> ThreadStatistics | None:
+        """How much information the thread holds, and the bytes it is stored in; None where there is no such thread.
+
+        Every row of the thread is read for it, and nothing is locked: while it is written to, this is an estimate.
+
+        Raises:
+            CorruptData: a stored row cannot be read.
+        """
+        return self._driver.run(self._flows.statistics(thread_id))
 
     def delete_thread(self, thread_id: str, *, lease_token: int | None = None) -> bool:
         """Delete a thread with everything of it, atomically; False where there was none.

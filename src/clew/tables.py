@@ -102,7 +102,6 @@ class Tables:
             Column("lease_token", BigInteger, nullable=False, server_default=text("0")),
             Column("lease_until", Moment),
             PrimaryKeyConstraint("thread_key", name="pk_clew_thread_versions"),
-            Index("ix_clew_thread_versions_activity", "activity", "thread_key"),
         )
         self.checkpoints = Table(
             "clew_checkpoints",
@@ -196,10 +195,11 @@ class Tables:
             Column("suspend_requested_at", Moment),
             PrimaryKeyConstraint("thread_key", "run_id", name="pk_clew_runs"),
             Index("ix_clew_runs_run_id", "run_id"),
+            Index("ix_clew_runs_started_at", "started_at", "thread_key"),
             Index(
                 "ix_clew_runs_unfinished",
                 "status",
-                "updated_at",
+                "started_at",  # not updated_at: a boundary would then change the index each time
                 **_where("status IN ('starting', 'running', 'waiting')"),
             ),
             sqlite_with_rowid=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import math
 import struct
 import sys
@@ -230,7 +231,7 @@ hashable = st.one_of(
     st.text(st.characters(exclude_categories=())),
     st.text(),
     st.binary(),
-    st.decimals(),
+    st.decimals().filter(lambda number: not number.is_snan()),  # it has no hash
     st.uuids(),
     st.dates(),
     st.times(timezones=zones),
@@ -278,9 +279,12 @@ def test_decode_many_takes_any_number_of_elements(codec: Codec, count: int) -> N
 
 @pytest.mark.parametrize("count", [0, 15, 16, 2**16])
 def test_sets_of_any_size_come_back(codec: Codec, count: int) -> None:
-    check(codec, set(range(count)))
+    data = codec.strict(set(range(count)))
+    assert codec.decode(data) == set(range(count))
+    assert codec.quick([set(range(count))]) == [data]
 
 
+NAIVE = datetime.fromisoformat("9999-12-31T23:59:59.999999")
 SPECIMENS = [
     None, True, False, 0, 1, -1, 1.0, 0.0, -0.0, math.nan, math.inf, -math.inf, "", "a\0b", "🙂", "\ud800", "x\udfffy",
     2**63, 2**64, -(2**63) - 1, 10**5000, b"", b"\0", bytearray(b"ab"), (), (1, 2), [], {}, set(), frozenset(),
@@ -290,7 +294,7 @@ SPECIMENS = [
     {"z": 1, "a": {3: {"y": 1, "b": 2}}},
     Decimal("-0"), Decimal("0E-9"), Decimal("1E+999999"), Decimal("NaN12"), Decimal("-sNaN3"), Decimal("-Infinity"),
     UUID(int=2**128 - 1), UUID(int=5, is_safe=SafeUUID.safe), UUID(int=5, is_safe=SafeUUID.unsafe), uuid1(),
-    date.min, date.max, datetime.min, datetime.max, time.min, time.max, timedelta.min, timedelta.max,
+    date.min, date.max, NAIVE, NAIVE.replace(fold=1), time.min, time.max, timedelta.min, timedelta.max,
     datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1), time(2, 30, fold=1),
     datetime(2024, 1, 1, tzinfo=UTC), datetime(1900, 1, 1, tzinfo=timezone(timedelta(seconds=-4772))),
     datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=1), "UTC+01:00")), time(1, tzinfo=timezone(timedelta(0), "Z")),
@@ -311,7 +315,16 @@ def test_a_specimen_comes_back_as_itself(codec: Codec, value: Any) -> None:
 def test_equal_values_of_different_types_have_different_bytes(codec: Codec) -> None:
     alike = [1, True, 1.0, Decimal(1), Number.ONE, 0.0, -0.0, False, 0, "1", b"1", bytearray(b"1"), "a", Word.A]
     alike += [[1], (1,), {1}, frozenset({1}), {"x": 1, "y": 2}, {"y": 2, "x": 1}, Point(1, 2), date(2024, 1, 1)]
-    alike += [datetime(2024, 1, 1), datetime(2024, 1, 1, fold=1), [], {}, (), "", None, Decimal("1.0")]
+    alike += [
+        datetime.fromisoformat("2024-01-01"),
+        datetime.fromisoformat("2024-01-01").replace(fold=1),
+        [],
+        {},
+        (),
+        "",
+        None,
+        Decimal("1.0"),
+    ]
     assert len({codec.strict(value) for value in alike}) == len(alike)
 
 
@@ -346,10 +359,11 @@ def test_the_stored_format_stays_as_it_is(codec: Codec) -> None:
     assert codec.strict({1}).hex() == "d5049101"
     assert codec.strict({1: 2}).hex() == "c7030d920102"
     assert codec.strict(time(1, 2)).hex() == "c70709960102000000c0"
-    assert codec.strict(datetime(1, 2, 3)).hex() == "c70a07990102030000000000c0"
+    assert codec.strict(datetime.fromisoformat("0001-02-03")).hex() == "c70a07990102030000000000c0"
     assert {name: tag for name, tag in vars(Tag).items() if name.isupper()} == {
         "INT": 1, "TEXT": 2, "TUPLE": 3, "SET": 4, "FROZENSET": 5, "BYTEARRAY": 6, "DATETIME": 7, "DATE": 8, "TIME": 9,
-        "TIMEDELTA": 10, "DECIMAL": 11, "UUID": 12, "MAPPING": 13, "ENUM": 14, "OBJECT": 15, "CUSTOM": 16, "END": 127,
+        "TIMEDELTA": 10, "DECIMAL": 11, "UUID": 12, "MAPPING": 13, "ENUM": 14, "OBJECT": 15, "CUSTOM": 16,
+        "SERIALIZED": 17, "END": 127,
     }  # fmt: skip
 
 
@@ -367,7 +381,11 @@ class Offset(tzinfo):
 
 
 PLAIN_TUPLE = namedtuple("PLAIN_TUPLE", "a")
-UNREGISTERED = f"({HERE}) cannot be stored unless its type is registered; pass it in types=[…] when opening"
+UNLESS = "cannot be stored unless its type is registered; pass it in types=[…] when opening"
+SURROGATES = "with lone surrogates cannot be stored"
+USE = "cannot be stored; use zoneinfo.ZoneInfo or datetime.timezone"
+COMPLEX = "object of type complex cannot be stored"
+UNREGISTERED = f"({HERE}) {UNLESS}"
 
 REFUSALS: list[tuple[Any, str, str]] = [
     ({"plan": [0, 1, 2, {"owner": Foo()}]}, "state.plan[3].owner", f"object of type Foo {UNREGISTERED}"),
@@ -382,7 +400,7 @@ REFUSALS: list[tuple[Any, str, str]] = [
     ({"t": {1, 1j}}, "state.t{…}", "object of type complex cannot be stored"),
     (frozenset({(0, Sub("s"))}), "state{…}[1]", f"object of type Sub {UNREGISTERED}"),
     (Point(0, [1j]), "state.y[0]", "object of type complex cannot be stored"),
-    (Order.model_construct(items=[Item.model_construct(id=1j)]), "state.items[0].id", "object of type complex cannot be stored"),
+    (Order.model_construct(items=[Item.model_construct(id=1j)]), "state.items[0].id", COMPLEX),
     (Celsius(1j), "state", "object of type complex cannot be stored"),
     (1j, "state", "object of type complex cannot be stored"),
     (memoryview(b"x"), "state", "object of type memoryview cannot be stored"),
@@ -393,12 +411,12 @@ REFUSALS: list[tuple[Any, str, str]] = [
     (Foo(), "state", f"object of type Foo {UNREGISTERED}"),
     (SubList([1]), "state", f"object of type SubList {UNREGISTERED}"),
     (PLAIN_TUPLE(1), "state", f"object of type PLAIN_TUPLE {UNREGISTERED}"),
-    (OrderedDict(a=1), "state", "object of type OrderedDict (collections) cannot be stored unless its type is registered; pass it in types=[…] when opening"),
-    (defaultdict(list), "state", "object of type defaultdict (collections) cannot be stored unless its type is registered; pass it in types=[…] when opening"),
-    (Counter("a"), "state", "object of type Counter (collections) cannot be stored unless its type is registered; pass it in types=[…] when opening"),
-    (ormsgpack.Ext(3, b"\x90"), "state", "object of type Ext (ormsgpack) cannot be stored unless its type is registered; pass it in types=[…] when opening"),
-    (datetime(2024, 1, 1, tzinfo=Offset()), "state", "time zone of type Offset cannot be stored; use zoneinfo.ZoneInfo or datetime.timezone"),
-    (time(1, tzinfo=timezone(timedelta(0), "\ud800")), "state", "a timezone's name with lone surrogates cannot be stored"),
+    (OrderedDict(a=1), "state", f"object of type OrderedDict (collections) {UNLESS}"),
+    (defaultdict(list), "state", f"object of type defaultdict (collections) {UNLESS}"),
+    (Counter("a"), "state", f"object of type Counter (collections) {UNLESS}"),
+    (ormsgpack.Ext(3, b"\x90"), "state", f"object of type Ext (ormsgpack) {UNLESS}"),
+    (datetime(2024, 1, 1, tzinfo=Offset()), "state", f"time zone of type Offset {USE}"),
+    (time(1, tzinfo=timezone(timedelta(0), "\ud800")), "state", f"a timezone's name {SURROGATES}"),
 ]  # fmt: skip
 
 
@@ -461,7 +479,6 @@ WRAPS: dict[str, Callable[[Any], Any]] = {
     "dict": lambda v: {"k": v},
     "tuple": lambda v: (v,),
     "mapping": lambda v: {1: v},
-    "mapping key": lambda v: {(v,): 1} if not isinstance(v, dict) else [v],
     "frozenset": lambda v: frozenset({v}),
     "dataclass": lambda v: Point(v),
     "model": lambda v: Box[int].model_construct(content=v),
@@ -471,7 +488,7 @@ WRAPS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
 def test_values_nest_as_deep_as_the_limit_and_no_deeper(codec: Codec, wrap: Callable[[Any], Any]) -> None:
-    deepest = nested(MAX_DEPTH, wrap) if wrap is not WRAPS["mapping key"] else nested(MAX_DEPTH - 1, wrap)
+    deepest = nested(MAX_DEPTH, wrap)
     data = codec.strict(deepest)
     assert codec.strict(codec.decode_many(2, [data, data])[1]) == data
     assert codec.quick([deepest]) in ([data], [None])
@@ -484,7 +501,14 @@ def test_values_nest_as_deep_as_the_limit_and_no_deeper(codec: Codec, wrap: Call
 
 def test_a_leaf_may_stand_at_the_deepest_place(codec: Codec) -> None:
     leaf = [Color.RED, Mode(3), date.min, 2**70, "\ud800", bytearray(b"x")]
-    assert same(codec.decode(codec.strict(nested(MAX_DEPTH - 1, lambda v: [v] if v != 1 else leaf))), nested(MAX_DEPTH - 1, lambda v: [v] if v != 1 else leaf))  # fmt: skip
+    value = nested(MAX_DEPTH - 1, lambda v: [leaf if v == 1 else v])
+    assert same(codec.decode(codec.strict(value)), value)
+
+
+def test_a_key_may_be_as_deep_as_a_value(codec: Codec) -> None:
+    check(codec, {nested(MAX_DEPTH - 1, WRAPS["tuple"]): 1})
+    with pytest.raises(Unserializable, match=r"^state\.keys\(\)\[0\]\[0\]"):
+        codec.strict({nested(MAX_DEPTH, WRAPS["tuple"]): 1})
 
 
 @pytest.mark.parametrize("wrap", [WRAPS["list"], WRAPS["tuple"], WRAPS["dataclass"]], ids=["list", "tuple", "object"])
@@ -562,12 +586,10 @@ def test_quick_is_strict_without_seeing_bytearrays(codec: Codec) -> None:
 
 
 def test_quick_knows_all_but_odd_keys_and_surrogates(codec: Codec) -> None:
-    for value in SPECIMENS:
-        odd_key = isinstance(value, dict) and not all(type(key) is str for key in value)
-        nested_odd = value == {"z": 1, "a": {3: {"y": 1, "b": 2}}}
-        surrogate = "ud800" in ascii(value) or "udfff" in ascii(value)
-        if not (odd_key or nested_odd or surrogate or isinstance(value, bytearray)):
-            assert codec.quick([value]) == [codec.strict(value)]
+    unseen = [value for value in SPECIMENS if codec.quick([value]) not in ([codec.strict(value)], [b"\xc4\x02ab"])]
+    odd_keys = [value for value in SPECIMENS if isinstance(value, dict) and codec.fields(value) is None]
+    assert len(odd_keys) == 14
+    assert same(unseen, ["\ud800", "x\udfffy", *odd_keys[:-1], {"z": 1, "a": {3: {"y": 1, "b": 2}}}, odd_keys[-1]])
 
 
 def test_one_refusal_leaves_the_other_quick_bytes(codec: Codec) -> None:
@@ -589,11 +611,11 @@ def test_an_interrupt_inside_an_encoder_is_not_swallowed(nested_in: Callable[[An
         codec.decode(data)
 
 
-def test_may_hold_bin_denies_only_what_holds_none(codec: Codec) -> None:
-    assert not Codec.may_hold_bin(codec.strict({"role": "user", "content": "hello"}))
+def test_holds_bin_denies_only_what_holds_none(codec: Codec) -> None:
+    assert not Codec.holds_bin(codec.strict({"role": "user", "content": "hello"}))
     for size in (0, 300, 70_000):
-        assert Codec.may_hold_bin(codec.strict({"x": [bytes(size)]}))
-        assert Codec.may_hold_bin(*[data for data in codec.quick([(bytearray(size),)]) if data])
+        assert Codec.holds_bin(codec.strict({"x": [bytes(size)]}))
+        assert Codec.holds_bin(*[data for data in codec.quick([(bytearray(size),)]) if data])
 
 
 # Reading what is not there
@@ -601,9 +623,12 @@ def test_may_hold_bin_denies_only_what_holds_none(codec: Codec) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\x92\x01", b"\x01\x02", b"\xc1", b"\x81\x01\x02", b"\xa1\xff", b"\xd6\xff\x00\x00\x00\x01", b"\xd4\x20x"]
-    + [b"\x01\xd4\x7f\x00", b"\xd4\x03\x92", b"\xd4\x04\x01", b"\xd5\x04\x91\x90", b"\xd5\x08\x91\x01", b"\xd5\x0d\x91\x01"]
-    + [b"\xd4\x0f\x80", b"\xd4\x0f\x90", b"\xd4\x0e\x90", b"\xd4\x10\x90", b"\xd4\x0bx", b"\xd4\x0cx", b"\xd4\x02\xff"],
+    [
+        b"", b"\x92\x01", b"\x01\x02", b"\xc1", b"\x81\x01\x02", b"\xa1\xff", b"\xd6\xff\x00\x00\x00\x01", b"\xd4\x20x",
+        b"\xd4\x7f\x00", b"\xd4\x03\x92", b"\xd4\x04\x01", b"\xd5\x04\x91\x90", b"\xd5\x08\x91\x01",
+        b"\xd5\x0d\x91\x01", b"\xd4\x0f\x80", b"\xd4\x0f\x90", b"\xd4\x0e\x90", b"\xd4\x10\x90", b"\xd4\x0bx",
+        b"\xd4\x0cx", b"\xd4\x02\xff", b"\x01\xd4\x7f\x00",
+    ],
 )  # fmt: skip
 def test_bytes_that_are_not_the_codecs_are_corrupt_data(codec: Codec, data: bytes) -> None:
     with pytest.raises(CorruptData):
@@ -615,10 +640,8 @@ def test_bytes_that_are_not_the_codecs_are_corrupt_data(codec: Codec, data: byte
 def test_no_bytes_whatever_raise_anything_else(codec: Codec, data: bytes, codec_bytes: Any) -> None:
     whole = codec.strict(codec_bytes)
     for damaged in (data, whole[:-1], whole + data[:1], data[:3] + whole[3:]):
-        try:
+        with contextlib.suppress(CorruptData):
             codec.decode(damaged)
-        except CorruptData:
-            pass
 
 
 def test_the_number_of_elements_must_be_the_stored_one(codec: Codec) -> None:
@@ -675,7 +698,7 @@ def test_a_decoder_that_fails_is_corrupt_data_with_its_cause() -> None:
         raise LookupError("secret")
 
     codec = Codec()
-    codec.register(Foo, name="foo", encode=lambda it: 1, decode=fails)
+    codec.register(Foo, name="foo", encode=id, decode=fails)
     with pytest.raises(CorruptData, match=r"^stored type 'foo' could not be decoded: LookupError$") as caught:
         codec.decode(codec.strict(Foo()))
     assert isinstance(caught.value.__cause__, LookupError)
@@ -758,7 +781,7 @@ class Leaf:
 
 @dataclass
 class Deep(abc.ABC):
-    leaf: Annotated[Leaf, {"no": "hash"}] | None
+    leaf: Annotated[Leaf, "hash"] | None
     pair: Pair[Item]
     call: Callable[[Fixed], int]
     hidden: OnlyForTypeCheckers
@@ -774,11 +797,12 @@ class Root(BaseModel):
     alias: Alias
     _private: list[Color]
     me: Root | None = None
+    leaves: list[Annotated[Leaf, {"no": "hash"}]] = []
 
 
 def test_registering_a_type_registers_what_its_fields_lead_to() -> None:
     codec = Codec([Root])
-    for value in (Names(["a"]), Box[Bits](content=Bits.LOW), Number.ONE, Color.RED):
+    for value in (Leaf(Mode.READ), Names(["a"]), Box[Bits](content=Bits.LOW), Number.ONE, Color.RED):
         check(codec, value)
     codec = Codec([Deep])
     for value in (Leaf(Mode.READ), Pair(1), Item(id=1, tag=Color.RED), Fixed(label="f")):
@@ -829,7 +853,12 @@ def test_private_attributes_extras_and_the_fields_set_are_kept(codec: Codec) -> 
     order = Order(items=[{"id": 1}], more=(1,), note="an extra of a field's name")
     order._client, order._late = [2], 7
     back = codec.decode(codec.strict(order))
-    assert (back._client, back._late, back.more, back.__pydantic_extra__["note"]) == ([2], 7, (1,), order.note or "")
+    assert (back._client, back._late, back.more, back.__pydantic_extra__["note"]) == (
+        [2],
+        7,
+        (1,),
+        "an extra of a field's name",
+    )
     assert back.model_fields_set == {"items", "more", "note"}
     assert back == order
 

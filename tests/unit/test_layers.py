@@ -22,7 +22,7 @@ LAYERS: Final = (
     {"dialects"},
     {"repository"},
     {"engine", "migrate"},
-    {"async_checkpointer", "checkpointer", "flows", "timeline", "retention", "runs", "recorder", "executor"},
+    {"async_checkpointer", "checkpointer", "flows", "groups", "timeline", "retention", "runs", "recorder", "executor"},
     {"cli", "langgraph"},
 )
 LAYER_OF: Final = {name: number for number, layer in enumerate(LAYERS) for name in layer}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from typing import Any, Final, TypeVar
 
 from ormsgpack import packb
 
 from clew.codec.extensions import OPTIONS, Refused, array_header, is_plain_text
-from clew.codec.reading import Reading, rebuilt
+from clew.codec.reading import Reading, holds_bytes, rebuilt
 from clew.codec.registry import Registry
+from clew.codec.serialized import Serialized
 from clew.codec.writing import Quick, Strict
 from clew.errors import CorruptData, UnknownType, Unserializable
 
@@ -29,8 +31,15 @@ class Codec:
 
     def __init__(self, types: Iterable[type] = ()) -> None:
         self._registry = Registry()
+        self._load: Callable[[Serialized], Any] | None = None
         for cls in types:
             self.register(cls)
+
+    def loading(self, load: Callable[[Serialized], Any]) -> Codec:
+        """A codec that shares this one's types and reads ``load(value)`` wherever a ``Serialized`` value was stored."""
+        other = copy(self)
+        other._load = load
+        return other
 
     def register(
         self,
@@ -83,7 +92,7 @@ class Codec:
         """Each value's bytes as `strict` makes them, without a walk; None where only `strict` can tell.
 
         Does not see depth, nor what ormsgpack packs by itself: bytearray and memoryview (as bin), its Ext and Fragment.
-        So the bytes say that a value is the stored one only where `may_hold_bin` denies it, or `strict` agrees.
+        So the bytes say that a value is the stored one only where `holds_bin` denies it, or `strict` agrees.
         """
         quick = Quick(self._registry)
         hook = quick.hook
@@ -115,12 +124,12 @@ class Codec:
         """
         chunks = list(chunks)
         try:
-            return Reading(self._registry).values(count, chunks)
+            return Reading(self._registry, self._load).values(count, chunks)
         except UnknownType:
             raise
         except CorruptData:
             # Near Python's recursion limit ormsgpack says no more than that its hook failed; so look once more.
-            return _on_a_fresh_stack(lambda: Reading(self._registry).values(count, chunks))
+            return _on_a_fresh_stack(lambda: Reading(self._registry, self._load).values(count, chunks))
 
     @staticmethod
     def array(elements: Sequence[bytes]) -> bytes:
@@ -156,9 +165,15 @@ class Codec:
         return rebuilt(self._registry, name, fields)
 
     @staticmethod
-    def may_hold_bin(data: bytes) -> bool:
-        """False only if no msgpack bin can be in `data`; other values may hold the same bytes."""
-        return b"\xc4" in data or b"\xc5" in data or b"\xc6" in data
+    def holds_bin(data: bytes) -> bool:
+        """Whether a msgpack bin may stand in the value that has these bytes; False is certain.
+
+        The three marker bytes occur in lengths and texts, too (the header of 964 bytes of text has one), so a value
+        that has any of them is decoded and looked through.
+        """
+        if b"\xc4" not in data and b"\xc5" not in data and b"\xc6" not in data:
+            return False
+        return holds_bytes(data)
 
 
 def _on_a_fresh_stack(call: Callable[[], _T]) -> _T:

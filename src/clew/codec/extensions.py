@@ -14,6 +14,8 @@ from zoneinfo import ZoneInfo
 
 import ormsgpack
 
+from clew.codec.serialized import Serialized
+
 __all__ = ["LEAVES", "OPTIONS", "READERS", "Refused", "Tag", "array_header", "is_plain_text"]
 
 OPTIONS: Final = (
@@ -47,6 +49,7 @@ class Tag:
     ENUM: Final = 14  # [class, member], or [class, None, value] for combined flags
     OBJECT: Final = 15  # {"": class, field: value, …}: a dataclass or model
     CUSTOM: Final = 16  # [class, what its ``encode`` returned]
+    SERIALIZED: Final = 17  # raw: see ``Serialized.packed``
     END: Final = 127  # never stored: ends what is handed to one unpack call
 
 
@@ -146,6 +149,7 @@ LEAVES: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
     timedelta: (Tag.TIMEDELTA, lambda value: _pack(value.days, value.seconds, value.microseconds)),
     Decimal: (Tag.DECIMAL, lambda value: str(value).upper().encode()),
     UUID: (Tag.UUID, _uuid),
+    Serialized: (Tag.SERIALIZED, Serialized.packed),
 }
 """For each type its tag and what makes the payload; an int or str only where msgpack has no form for it."""
 
@@ -159,5 +163,6 @@ READERS: Final[dict[int, Callable[[bytes], Any]]] = {
     Tag.TIMEDELTA: lambda data: timedelta(*ormsgpack.unpackb(data)),
     Tag.DECIMAL: lambda data: Decimal(data.decode()),
     Tag.UUID: _read_uuid,
+    Tag.SERIALIZED: Serialized.unpacked,
 }
 """The inverse of `LEAVES`, by tag."""

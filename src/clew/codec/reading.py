@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -10,19 +10,22 @@ from ormsgpack import Ext, packb, unpackb
 
 from clew.codec.extensions import READERS, Tag, array_header
 from clew.codec.registry import Registry
+from clew.codec.serialized import Serialized
 from clew.errors import ClewError, CorruptData
 
 __all__ = ["Reading", "rebuilt"]
 
-_END: Final = packb(Ext(Tag.END, b""))
+_END: Final = object()
 
 
 class Reading:
     """One call of ormsgpack, and what went wrong in its hook: ormsgpack swallows whatever a hook raises."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, load: Callable[[Serialized], Any] | None = None) -> None:
         self._registry = registry
+        self._load = load
         self._failure: BaseException | None = None
+        self._end = b""
 
     def values(self, count: int, chunks: Iterable[bytes | bytearray | memoryview]) -> list[Any]:
         """The `count` values whose bytes the chunks are, joined.
@@ -31,8 +34,10 @@ class Reading:
             CorruptData: these are not the bytes of that many values.
             UnknownType: one of them is of a type that is not registered.
         """
-        # ormsgpack ignores what follows a value, hence the last element, which nothing that is stored can be.
-        data = b"".join((array_header(count + 1), *chunks, _END))
+        # ormsgpack ignores what follows a value, hence one more element, which tells how long the others are.
+        chunks = list(chunks)
+        self._end = sum(map(len, chunks)).to_bytes(8)
+        data = b"".join((array_header(count + 1), *chunks, packb(Ext(Tag.END, self._end))))
         try:
             values: list[Any] = unpackb(data, ext_hook=self._hook)
         except ValueError as exc:
@@ -47,9 +52,11 @@ class Reading:
     def _hook(self, tag: int, data: bytes) -> Any:
         # One frame of Python for each level: see MAX_DEPTH.
         try:
+            if tag == Tag.SERIALIZED and self._load is not None:
+                return self._load(Serialized.unpacked(data))
             if tag in READERS:
                 return READERS[tag](data)
-            if tag == Tag.END:
+            if tag == Tag.END and data == self._end:
                 return _END
             return self._given(tag, unpackb(data, ext_hook=self._hook))
         except BaseException as exc:
@@ -108,3 +115,21 @@ def _member(registry: Registry, name: str, member: str | None, value: Any = None
         return cls(value) if member is None else cls[member]
     except (KeyError, ValueError) as exc:
         raise CorruptData(f"stored enum {name!r} has no member {member or value!r} here") from exc
+
+
+def holds_bytes(data: bytes) -> bool:
+    """Whether any bytes object stands in the value, or may stand in an extension of it."""
+    waiting: list[Any] = [unpackb(data, ext_hook=_seen_extension)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, bytes):
+            return True
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return False
+
+
+def _seen_extension(_tag: int, data: bytes) -> bytes | None:
+    return data if b"\xc4" in data or b"\xc5" in data or b"\xc6" in data else None

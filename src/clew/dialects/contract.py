@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 from sqlalchemy import Column, ColumnElement, Connection, Select
 
 from clew.structure import Span
-from clew.tables import Tables
+from clew.tables import Moment, Tables
 
-__all__ = ["Dialect", "FastPut", "Lookup"]
+__all__ = ["Dialect", "FastPut", "Lookup", "brought_forward"]
 
 
 class Lookup(NamedTuple):
@@ -33,8 +33,8 @@ class Dialect(Protocol):
 
     name: str
 
-    puts_in_one_statement: bool
-    """Whether ``put`` is there. Otherwise a lock costs no round trip and the locked way is the fast one."""
+    puts_alone: bool
+    """Whether ``put`` has to be a transaction of its own, being a single statement that may fail as a whole."""
 
     def __hash__(self) -> int:
         """Statements are built once for each dialect."""
@@ -77,7 +77,19 @@ class Dialect(Protocol):
         """The statement, holding off everything else on what it reads."""
 
     def put(self, connection: Connection, tables: Tables, values: Mapping[str, Any]) -> FastPut | None:
-        """The fast path: the whole put in one statement, None where the thread's version has moved.
+        """The whole put, if the thread's version is the remembered one: that row's update is all it relies on.
 
-        See ``clew.repository.putting`` for the values.
+        None, and nothing written, where the version has moved, the lease forbids it, or the id is there already. The
+        values are those that ``clew.repository.putting`` gives; where a boundary's are among them (``evidence_…``,
+        ``run_…``), its evidence is written too, and its run, which has to be there, is brought forward. On the driver,
+        not through SQLAlchemy's constructs where those would cost more than the database does.
         """
+
+
+def brought_forward(tables: Tables) -> list[Column[Any]]:
+    """What a boundary sets in its run's row, but for the moments; ``put`` has it under these names after ``run_``."""
+    return [
+        column
+        for column in tables.runs.columns
+        if column.name not in ("thread_key", "run_id") and not isinstance(column.type, Moment)
+    ]

@@ -26,9 +26,10 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.selectable import TextualSelect
 
-from clew.dialects.contract import FastPut
+from clew.dialects.contract import FastPut, brought_forward
 from clew.structure import Span
 from clew.tables import Moment, Tables
 
@@ -39,7 +40,7 @@ _NUMBERS = ARRAY(BigInteger)
 
 class _Postgres:
     name = "postgresql"
-    puts_in_one_statement = True
+    puts_alone = True
 
     def now(self) -> ColumnElement[datetime]:
         return type_coerce(func.clock_timestamp(), Moment)
@@ -80,9 +81,16 @@ class _Postgres:
 
     def put(self, connection: Connection, tables: Tables, values: Mapping[str, Any]) -> FastPut | None:
         statement = _put(
-            tables, bool(values["merged_logs"]), values["metadata_value"] is not None, bool(values["write_task_ids"])
+            tables,
+            bool(values["merged_logs"]),
+            values["metadata_value"] is not None,
+            bool(values["write_task_ids"]),
+            "evidence_node" in values,
         )
-        row = connection.execute(statement, values).one_or_none()
+        try:
+            row = connection.execute(statement, values).one_or_none()
+        except IntegrityError:  # the id is there already, with equal contents or not: for the locked way to tell
+            return None
         return None if row is None else FastPut(row.last_seq, row.activity)
 
 
@@ -116,22 +124,28 @@ def _segments(tables: Tables) -> Select[Any]:
 
 
 @cache
-def _put(tables: Tables, merging: bool, described: bool, writing: bool) -> TextualSelect:
-    """Everything selects from what the first part returns: no row there, and nothing is written at all."""
+def _put(tables: Tables, merging: bool, described: bool, writing: bool, bounding: bool) -> TextualSelect:
+    """Everything selects from what the first part returns: no row there, and nothing is written at all.
+
+    Whether the lease allows it is asked once more behind the lock: the clock in the first condition may be as old as
+    the wait for the row. Where it does not, only a version and a sequence number are used up.
+    """
     versions, segments = tables.versions.fullname, tables.segments.fullname
     now = "clock_timestamp()"
     live = f"(lease_until IS NOT NULL AND lease_until > {now})"
+    allowed = f"""CASE
+                WHEN CAST(:token AS BIGINT) IS NULL THEN :advisory OR NOT {live}
+                ELSE lease_token = :token AND {live} END"""
     columns = [column for column in tables.checkpoints.columns if column.name not in _GIVEN]
     names = ", ".join(column.name for column in columns)
     values = ", ".join(f"CAST(:{column.name} AS {_type(column)})" for column in columns)
     parts = [
-        f"""v AS (
+        f"""locked AS (
             UPDATE {versions}
             SET version = version + 1, last_seq = last_seq + 1, activity = greatest(activity, {now})
-            WHERE thread_key = :thread_key AND version = :version AND CASE
-                WHEN CAST(:token AS BIGINT) IS NULL THEN :advisory OR NOT {live}
-                ELSE lease_token = :token AND {live} END
-            RETURNING thread_key, last_seq, activity)""",
+            WHERE thread_key = :thread_key AND version = :version AND {allowed}
+            RETURNING thread_key, last_seq, activity, {allowed} AS allowed)""",
+        "v AS (SELECT thread_key, last_seq, activity FROM locked WHERE allowed)",
         f"""c AS (
             INSERT INTO {tables.checkpoints.fullname} (thread_key, seq, created_at, {names})
             SELECT thread_key, last_seq, activity, {values} FROM v)""",
@@ -172,6 +186,20 @@ def _put(tables: Tables, merging: bool, described: bool, writing: bool) -> Textu
                 node = CASE WHEN excluded.idx < 0 THEN excluded.node ELSE w.node END,
                 channel = CASE WHEN excluded.idx < 0 THEN excluded.channel ELSE w.channel END,
                 payload = CASE WHEN excluded.idx < 0 THEN excluded.payload ELSE w.payload END)""")
+    if bounding:
+        given = [column for column in tables.resume_evidence.columns if column.name not in _GIVEN]
+        evidence = ", ".join(column.name for column in given)
+        parts += [
+            f"""e AS (
+            INSERT INTO {tables.resume_evidence.fullname} (thread_key, seq, {evidence})
+            SELECT thread_key, last_seq, {", ".join(_cast(column, "evidence_") for column in given)} FROM v)""",
+            f"""r AS (
+            UPDATE {tables.runs.fullname} AS r
+            SET {", ".join(f"{column.name} = {_cast(column, 'run_')}" for column in brought_forward(tables))},
+                suspend_requested_at = NULL, updated_at = v.activity,
+                finished_at = CASE WHEN CAST(:run_finished AS BOOLEAN) THEN v.activity END
+            FROM v WHERE r.thread_key = v.thread_key AND r.run_id = :run_id)""",
+        ]
     statement = text(f"WITH {', '.join(parts)} SELECT last_seq, activity FROM v")
     statement = statement.bindparams(
         bindparam("thread_key", type_=BigInteger),
@@ -182,6 +210,10 @@ def _put(tables: Tables, merging: bool, described: bool, writing: bool) -> Textu
 
 
 _GIVEN = frozenset({"thread_key", "seq", "created_at"})
+
+
+def _cast(column: Column[Any], prefix: str) -> str:
+    return f"CAST(:{prefix}{column.name} AS {_type(column)})"
 
 
 def _type(column: Column[Any]) -> str:

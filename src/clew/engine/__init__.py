@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clew.engine.awaited import AsyncDatabase, AwaitedDatabase, ThreadedDatabase
+from clew.engine.bound import AwaitedBoundDatabase, BoundDatabase, bound_async, bound_sync
 from clew.engine.database import Mode, SyncDatabase
 from clew.engine.opening import open_async, open_sync, wrap_async, wrap_sync
 from clew.engine.options import EngineOptions
@@ -10,13 +11,16 @@ from clew.engine.urls import DatabaseUrl, parse
 
 __all__ = [
     "AsyncDatabase",
+    "AwaitedBoundDatabase",
     "AwaitedDatabase",
-    "AwaitedDatabase",
+    "BoundDatabase",
     "DatabaseUrl",
     "EngineOptions",
     "Mode",
     "SyncDatabase",
     "ThreadedDatabase",
+    "bound_async",
+    "bound_sync",
     "open_async",
     "open_sync",
     "parse",

@@ -76,12 +76,13 @@ class AwaitedDatabase:
         Raises:
             StorageUnavailable: there is none.
         """
-        await self.run(select_one, "statement", doing="ping the database")
+        await self.run(select_one, self._core.cheapest, doing="ping the database")
 
     async def close(self) -> None:
         """Wait for what runs, then close our own engine; a host's stays open. Closing twice is fine."""
         if self._core.closed:
             return
+        self._core.closed = True  # nothing new is taken on; what runs may finish
         if self._loop in (None, asyncio.get_running_loop()) and self._running:
             await asyncio.wait(tuple(self._running))
         await self._dispose()
@@ -146,7 +147,7 @@ class AsyncDatabase(AwaitedDatabase):
             await self.engine.dispose()
         elif self._own:
             self.engine.sync_engine.dispose(close=False)  # its connections died with their loop
-        await greenlet_spawn(self._core.close)
+        self._core.release_anchor()
 
 
 class ThreadedDatabase(AwaitedDatabase):
@@ -174,4 +175,4 @@ class ThreadedDatabase(AwaitedDatabase):
     async def _dispose(self) -> None:
         for executor in (self._writer, self._readers):
             await asyncio.to_thread(executor.shutdown)
-        self._core.close()
+        self._core.release()

@@ -29,11 +29,12 @@ __all__ = ["Mode", "Progress", "Stage", "SyncDatabase", "Unit", "select_one"]
 T = TypeVar("T")
 Unit = Callable[[Connection], T]
 Mode = Literal["read", "write", "statement"]
-"""read: one snapshot on SQLite, READ COMMITTED on Postgres, rolled back. write: a transaction that is committed.
+"""read: one snapshot on SQLite, a snapshot for each statement on Postgres. write: a transaction that is committed.
 statement: one statement that commits itself; no transaction where that can be avoided."""
 
 _log = logging.getLogger("clew")
 _RETRIES: Final = 2
+_SEEN: Final = "clew_seen"
 
 
 class Stage(IntEnum):
@@ -105,21 +106,34 @@ class SyncDatabase:
         self.check(doing)
         return self.perform(unit, mode, doing, Progress())
 
+    @property
+    def cheapest(self) -> Mode:
+        """The mode for one reading statement; SQLite's "statement" queues with the writers."""
+        return "read" if self.dialect == "sqlite" else "statement"
+
     def ping(self) -> None:
         """Ask the database for a sign of life.
 
         Raises:
             StorageUnavailable: there is none.
         """
-        self.run(select_one, "statement", doing="ping the database")
+        self.run(select_one, self.cheapest, doing="ping the database")
 
     def close(self) -> None:
         """Close our own engine; a host's stays open. Closing twice is fine, and after ``fork()`` harms nobody."""
         if self.closed:
             return
         self.closed = True
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the connections that are not in use; the others are closed when they are given back."""
         if self._own:
             self.engine.dispose(close=os.getpid() == self._pid)
+        self.release_anchor()
+
+    def release_anchor(self) -> None:
+        """Let go of a database in memory."""
         if self._anchor is not None:
             self._anchor.close()
 
@@ -195,7 +209,8 @@ class SyncDatabase:
         return result
 
     def _on_postgres(self, connection: Connection, unit: Unit[T], mode: Mode, progress: Progress) -> T:
-        level = "AUTOCOMMIT" if mode == "statement" and self._autocommits else "READ COMMITTED"
+        # A read's statements each see their own moment under READ COMMITTED anyway, so they need no transaction either.
+        level = "AUTOCOMMIT" if mode != "write" and self._autocommits else "READ COMMITTED"
         if not self._own or level != "READ COMMITTED":
             connection.execution_options(isolation_level=level)
         if self._limits is not None:
@@ -208,10 +223,12 @@ class SyncDatabase:
     def _checkout(self) -> Connection:
         connection = self.engine.connect()
         if self.dialect == "postgresql":
-            while postgres.went_away(connection):
+            # A connection not seen before is not asked: whatever it has to say belongs to its greeting.
+            while connection.info.setdefault(_SEEN, False) and postgres.went_away(connection):
                 connection.invalidate()
                 connection.close()
                 connection = self.engine.connect()
+            connection.info[_SEEN] = True
         return connection
 
     def _give_back(self, connection: Connection) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
@@ -16,7 +18,7 @@ from sqlalchemy import exc as sa
 
 from clew.errors import ClewError, Contention, CorruptData, InvalidInput, SchemaMismatch, StorageUnavailable
 
-__all__ = ["Failure", "Kind", "read", "translate"]
+__all__ = ["Failure", "Kind", "read", "translate", "translating"]
 
 
 class Kind(Enum):
@@ -86,6 +88,21 @@ def translate(exc: BaseException, *, doing: str, sent: bool = False, connecting:
     return None if failure is None else failure.error(doing, sent=sent)
 
 
+@contextmanager
+def translating(doing: str) -> Iterator[None]:
+    """Run the block inside a transaction that is not ours, and so is neither retried nor committed here.
+
+    Raises:
+        ClewError: the block failed with an error of a lower library, which is chained.
+    """
+    try:
+        yield
+    except Exception as exc:
+        if (error := translate(exc, doing=doing)) is None:
+            raise
+        raise error from exc
+
+
 def read(exc: BaseException, *, connecting: bool = False) -> Failure | None:
     """What ``exc`` means. ``connecting`` says that no connection was at hand yet, so that an ``OSError`` is one."""
     if isinstance(exc, ClewError) or not isinstance(exc, Exception):
@@ -118,7 +135,9 @@ def _drivers_connection_error(exc: Exception, original: BaseException | None) ->
     if isinstance(exc, sa.DBAPIError) and exc.connection_invalidated:
         return True
     # psycopg reports a broken or refused connection as an OperationalError that carries no SQLSTATE.
-    return type(original).__module__.startswith("psycopg") and type(original).__name__ == "OperationalError"
+    return any(
+        cls.__name__ == "OperationalError" and cls.__module__.startswith("psycopg") for cls in type(original).__mro__
+    )
 
 
 _STATES: Final = {

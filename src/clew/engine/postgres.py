@@ -95,7 +95,7 @@ def psycopg_arguments(url: DatabaseUrl, options: EngineOptions) -> dict[str, Any
 
 def asyncpg_arguments(url: DatabaseUrl, options: EngineOptions) -> dict[str, Any]:
     """What SQLAlchemy's asyncpg dialect is given, our own way of connecting included."""
-    url.explained_by_asyncpg()
+    url.check_for_asyncpg()
     arguments: dict[str, Any] = {
         "user": url.user,
         "password": url.password,

@@ -88,7 +88,7 @@ class DatabaseUrl:
     def __repr__(self) -> str:
         return f"DatabaseUrl({self.label!r})"
 
-    def explained_by_asyncpg(self) -> None:
+    def check_for_asyncpg(self) -> None:
         """Refuse what asyncpg has no way to honour.
 
         Raises:

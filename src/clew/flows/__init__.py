@@ -3,7 +3,8 @@
 from clew.flows.checkpoints import Flows
 from clew.flows.core import Leases, core_for, schema_step
 from clew.flows.documented import documented_by
+from clew.flows.hosting import HostMemories
 from clew.flows.steps import Core, Flow, Step, Turn
 from clew.flows.turns import Turns
 
-__all__ = ["Core", "Flow", "Flows", "Leases", "Step", "Turn", "Turns", "core_for", "documented_by", "schema_step"]
+__all__ = ["Core", "Flow", "Flows", "HostMemories", "Leases", "Step", "Turn", "Turns", "core_for", "documented_by", "schema_step"]

@@ -10,7 +10,16 @@ from sqlalchemy import Connection
 
 from clew.errors import InvalidInput
 from clew.flows.steps import Core, Flow, Step, Turn
-from clew.records import Checkpoint, CheckpointConfig, CheckpointMetadata, CheckpointTuple, Page, PendingWrite, Thread
+from clew.records import (
+    Checkpoint,
+    CheckpointConfig,
+    CheckpointMetadata,
+    CheckpointTuple,
+    Page,
+    PendingWrite,
+    Thread,
+    ThreadStatistics,
+)
 from clew.repository import (
     NOT_CHECKED,
     ExpectedHead,
@@ -32,6 +41,7 @@ from clew.repository import (
     prepare_writes,
     put,
     put_writes,
+    thread_statistics,
     threads_of_run,
 )
 from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_text
@@ -117,7 +127,13 @@ class Flows:
         core = self.core
         return self._read(
             lambda connection: get_tuple(
-                core.store, connection, config, load_state=load_state, channels=channels, reader=core.reader
+                core.store,
+                connection,
+                config,
+                load_state=load_state,
+                channels=channels,
+                reader=core.reader,
+                memory=core.memory.get(config.thread_id),
             ),
             f"read {_named(config)}",
         )
@@ -153,6 +169,12 @@ class Flows:
         check_limit(limit)
         return self._read(
             lambda connection: list_threads(self.core.store, connection, limit=limit, cursor=cursor), "list threads"
+        )
+
+    def statistics(self, thread_id: str) -> Step[ThreadStatistics | None]:
+        return self._read(
+            lambda connection: thread_statistics(self.core.store, connection, thread_id),
+            f"measure thread {thread_id!r}",
         )
 
     def delete_thread(self, thread_id: str, lease_token: int | None) -> Flow[bool]:

@@ -53,7 +53,7 @@ def core_for(
         Store(tables_for(schema), dialect, codec, advisory_leases=leases == "advisory"),
         Memory(memory_bytes),
         StateReader(adapter),
-        one_statement and dialect.puts_in_one_statement,
+        one_statement and dialect.puts_alone,
     )
 
 

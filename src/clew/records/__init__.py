@@ -12,6 +12,16 @@ from clew.records.agent import (
     TraceContext,
     Usage,
 )
+from clew.records.diff import (
+    ChannelChange,
+    ChannelValue,
+    Difference,
+    DifferenceKind,
+    ResumePoint,
+    StateDiff,
+    StateUpdate,
+    ThreadTree,
+)
 from clew.records.executor import (
     AgentExecutionDecision,
     AgentExecutor,
@@ -41,6 +51,13 @@ from clew.records.graph import (
     Thread,
     listing_step,
 )
+from clew.records.runs import (
+    Boundary,
+    Lease,
+    ResumeSnapshot,
+    Run,
+)
+from clew.records.statistics import ThreadStatistics
 
 __all__ = [
     "NOT_LOADED",
@@ -54,24 +71,37 @@ __all__ = [
     "AsyncAgentExecutor",
     "AsyncDirectAgentExecutor",
     "BarrierArrivals",
+    "Boundary",
+    "ChannelChange",
+    "ChannelValue",
     "Checkpoint",
     "CheckpointConfig",
     "CheckpointMetadata",
     "CheckpointSource",
     "CheckpointTuple",
     "Continue",
+    "Difference",
+    "DifferenceKind",
     "DirectAgentExecutor",
     "DurabilityMode",
     "ForkOrigin",
     "Interrupt",
+    "Lease",
     "NotLoaded",
     "Page",
     "PendingActivation",
     "PendingWrite",
+    "ResumePoint",
+    "ResumeSnapshot",
+    "Run",
     "RunStatus",
+    "StateDiff",
     "StateSnapshot",
+    "StateUpdate",
     "Suspend",
     "Thread",
+    "ThreadStatistics",
+    "ThreadTree",
     "TraceContext",
     "Usage",
     "decision_adapter",

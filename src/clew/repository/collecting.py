@@ -9,17 +9,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Delete, Select, bindparam, delete, select, update
+from sqlalchemy import Connection, Delete, Select, bindparam, delete, or_, select, update
 
 from clew.dialects import Dialect
 from clew.repository.store import Store
-from clew.structure import Span, SpanSet, decode_spans
+from clew.structure import Span, SpanSet, decode_spans, log_bytes
 from clew.tables import Tables
 
 __all__ = ["collect", "delete_seqs"]
 
 _FIRST_LOOK = 8
 _BATCH = 1000
+_PICKED_LOGS = 32
 
 
 def delete_seqs(
@@ -50,49 +51,95 @@ def delete_seqs(
         connection.execute(statement, {"key": thread_key, "seqs": values})
     candidates = SpanSet(span for row in doomed for span in decode_spans(row.spans))
     candidates.remove(decode_spans(kept))
-    collect(store, connection, thread_key, candidates, decode_spans(kept))
+    near = (doomed[0].seq, doomed[-1].seq)
+    collect(store, connection, thread_key, candidates, decode_spans(kept), near)
     return len(doomed)
 
 
 def collect(
-    store: Store, connection: Connection, thread_key: int, candidates: SpanSet, also_live: Iterable[Span] = ()
+    store: Store,
+    connection: Connection,
+    thread_key: int,
+    candidates: SpanSet,
+    also_live: Iterable[Span] = (),
+    near: tuple[int, int] = (2**62, 0),
 ) -> None:
     """Delete the rows of which no element is named by a checkpoint, looking only where ``candidates`` lie.
 
-    The newest checkpoints are looked at first: in a growing list one of them names everything, and the look ends there.
-    A log that loses its last row keeps a mark of its tip until it is wholly dead: a position is never used twice.
+    The survivors next to the sequence numbers ``near`` (the least, the greatest) are looked at first: a neighbour names
+    nearly all that a checkpoint named. What is left is dead, or a few checkpoints far away name it: the database picks
+    those out by the bytes of the logs' numbers, which took 9 ms among 10,000 checkpoints where decoding the spans of
+    all of them took 90. A log that loses its last row keeps a mark of its tip until it is wholly dead: a position is
+    never used twice.
     """
+    live: list[Span] = list(also_live)
+    for statement, bound in ((_above(store.tables), near[1]), (_below(store.tables), near[0])):
+        if not candidates:
+            return
+        rows = connection.execute(statement, {"key": thread_key, "bound": bound, "size": _FIRST_LOOK}).all()
+        _remove_live(candidates, live, rows)
     if not candidates:
         return
-    logs = set(candidates.logs)
-    live: list[Span] = list(also_live)
-    before = 2**62
-    size = _FIRST_LOOK
-    while candidates:
-        rows = connection.execute(
-            _survivors(store.tables),
-            {"key": thread_key, "before": before, "size": size},
-        ).all()
-        for row in rows:
-            spans = [span for span in decode_spans(row.spans) if span.log in logs]
-            candidates.remove(spans)
-            live += spans
-        if len(rows) < size:
-            break
-        before, size = rows[-1].seq, _BATCH
+    layout = _read_layout(store, connection, thread_key, candidates.logs)
+    known = SpanSet(live)
+    for log, placed in layout.items():  # a row with a live element stays whole, whatever else of it is dead
+        candidates.remove(
+            Span(log, start, start + count) for start, count in placed if known.covered(log, start, start + count)
+        )
+    looked_for, before, size = candidates.logs, 2**62, _BATCH
+    while candidates and size == _BATCH:
+        rows = _naming(store, connection, thread_key, looked_for, before)
+        _remove_live(candidates, live, rows)
+        size = len(rows)
+        before = rows[-1].seq if rows else 0
     if candidates:
-        _delete_dead(store, connection, thread_key, candidates, SpanSet(live))
+        _delete_dead(store, connection, thread_key, candidates, SpanSet(live), layout)
 
 
-def _delete_dead(store: Store, connection: Connection, thread_key: int, dead: SpanSet, live: SpanSet) -> None:
-    segments = store.tables.segments.c
+def _remove_live(candidates: SpanSet, live: list[Span], rows: Iterable[Any]) -> None:
+    for data in {bytes(row.spans) for row in rows}:
+        spans = decode_spans(data)
+        candidates.remove(spans)
+        live += spans
+
+
+def _naming(store: Store, connection: Connection, thread_key: int, logs: Sequence[int], before: int) -> Sequence[Any]:
+    """The newest checkpoints below ``before`` that may name one of the logs: all of them where the logs are many."""
+    values: dict[str, Any] = {"key": thread_key, "bound": before, "size": _BATCH}
+    if len(logs) > _PICKED_LOGS:
+        return connection.execute(_below(store.tables), values).all()
+    width = 1 << (len(logs) - 1).bit_length()  # so that few different statements are compiled
+    for place in range(width):
+        values[f"log{place}"] = log_bytes(logs[min(place, len(logs) - 1)])
+    return connection.execute(_naming_statement(store.tables, store.dialect, width), values).all()
+
+
+def _read_layout(
+    store: Store, connection: Connection, thread_key: int, logs: Sequence[int]
+) -> dict[int, list[tuple[int, int]]]:
+    """(start, count) of every row of the logs, in order."""
+    layout: dict[int, list[tuple[int, int]]] = {}
     rows: Any = connection.execute(
-        _layout(store.tables, store.dialect), {"key": thread_key, "logs": store.dialect.values(dead.logs)}
-    ).all()
+        _layout(store.tables, store.dialect), {"key": thread_key, "logs": store.dialect.values(logs)}
+    )
+    for log, start, count in rows:
+        layout.setdefault(log, []).append((start, count))
+    return layout
+
+
+def _delete_dead(
+    store: Store,
+    connection: Connection,
+    thread_key: int,
+    dead: SpanSet,
+    live: SpanSet,
+    layout: Mapping[int, Sequence[tuple[int, int]]],
+) -> None:
+    segments = store.tables.segments.c
     gone: list[tuple[int, int]] = []
     tips: list[tuple[int, int]] = []
     for log in dead.logs:
-        placed = [(start, count) for found, start, count in rows if found == log]
+        placed = layout.get(log, ())
         ends = [(start, count) for start, count in placed if count and not live.covered(log, start, start + count)]
         if len(ends) == sum(1 for _, count in placed if count):
             gone += [(log, start) for start, _ in placed]
@@ -123,11 +170,13 @@ def _relink(store: Store, connection: Connection, thread_key: int, doomed: Seque
         {"key": thread_key, "ids": dialect.values(sorted({row.checkpoint_id for row in doomed}))},
     ).all()
     gone = {row.seq for row in doomed}
-    moves = [
-        {"key": thread_key, "at": child.seq, "parent": survivor(parents, child.namespace, child.parent_checkpoint_id)}
-        for child in children
-        if child.seq not in gone and (child.namespace, child.parent_checkpoint_id) in parents
-    ]
+    moves = []
+    for child in children:
+        if child.seq not in gone and (child.namespace, child.parent_checkpoint_id) in parents:
+            parent = survivor(parents, child.namespace, child.parent_checkpoint_id)
+            # where the doomed ones closed a cycle, the child itself would be the nearest that is left
+            parent = None if parent == child.checkpoint_id else parent
+            moves.append({"key": thread_key, "at": child.seq, "parent": parent})
     if moves:
         connection.execute(_move(store.tables), moves)
 
@@ -176,20 +225,38 @@ def _doomed(tables: Tables, dialect: Dialect) -> Select[Any]:
 @cache
 def _children(tables: Tables, dialect: Dialect) -> Select[Any]:
     c = tables.checkpoints.c
-    return select(c.seq, c.namespace, c.parent_checkpoint_id).where(
+    return select(c.seq, c.namespace, c.checkpoint_id, c.parent_checkpoint_id).where(
         c.thread_key == bindparam("key"), dialect.among(c.parent_checkpoint_id, "ids")
     )
 
 
 @cache
-def _survivors(tables: Tables) -> Select[Any]:
+def _below(tables: Tables) -> Select[Any]:
     c = tables.checkpoints.c
     return (
         select(c.seq, c.spans)
-        .where(c.thread_key == bindparam("key"), c.seq < bindparam("before"))
+        .where(c.thread_key == bindparam("key"), c.seq < bindparam("bound"))
         .order_by(c.seq.desc())
         .limit(bindparam("size"))
     )
+
+
+@cache
+def _above(tables: Tables) -> Select[Any]:
+    c = tables.checkpoints.c
+    return (
+        select(c.seq, c.spans)
+        .where(c.thread_key == bindparam("key"), c.seq > bindparam("bound"))
+        .order_by(c.seq)
+        .limit(bindparam("size"))
+    )
+
+
+@cache
+def _naming_statement(tables: Tables, dialect: Dialect, width: int) -> Select[Any]:
+    spans = tables.checkpoints.c.spans
+    parts = [dialect.contains(spans, bindparam(f"log{place}", type_=spans.type)) for place in range(width)]
+    return _below(tables).where(or_(*parts))
 
 
 @cache

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic
+from typing import Any, Final, Generic
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -43,6 +43,7 @@ from clew.records import (
 )
 from clew.repository.keys import check_id, check_thread_id, namespace_text
 from clew.repository.listing import LISTED, metadata_of
+from clew.repository.memory import ThreadMemory
 from clew.repository.request import described_by
 from clew.repository.store import Store
 from clew.repository.writes import read_writes, write_of
@@ -63,7 +64,17 @@ class StateReader(Generic[State]):
     adapter: TypeAdapter[State] | None = None
 
     def __call__(self, value: Any) -> Any:
-        return value if self.adapter is None else self.adapter.validate_python(value)
+        if self.adapter is None:
+            return value
+        try:
+            return self.adapter.validate_python(value)
+        except ValidationError as exc:
+            first = exc.errors(include_url=False, include_input=False)[0]
+            where = ".".join(["state", *map(str, first["loc"])])
+            raise CorruptData(f"its state is not of this checkpointer's state_type: {where}: {first['msg']}") from exc
+
+
+AS_STORED: Final[StateReader[Any]] = StateReader()
 
 
 def get_tuple(
@@ -73,12 +84,14 @@ def get_tuple(
     *,
     load_state: bool = True,
     channels: Collection[str] | None = None,
-    reader: StateReader[Any] = StateReader(),
+    reader: StateReader[Any] = AS_STORED,
+    memory: ThreadMemory | None = None,
 ) -> CheckpointTuple[Any] | None:
     """The checkpoint with its writes, or None.
 
     Without ``load_state`` its state is ``NOT_LOADED``, and neither manifest nor segments are read. With ``channels``
-    only these top-level keys are read and there, and the state is a plain dict of them.
+    only these top-level keys are read and there, and the state is a plain dict of them. A checkpoint that ``memory``,
+    of whatever age, holds with its elements is decoded from there: what a sequence number names never changes.
 
     Raises:
         CorruptData: naming the checkpoint, where a stored row cannot be read.
@@ -90,7 +103,7 @@ def get_tuple(
         if row is None:
             return None
         try:
-            read = _contents(store, connection, row, load_state, channels)
+            read = _contents(store, connection, row, load_state, channels, memory)
             if read is None:
                 continue
             state, writes = read
@@ -126,11 +139,19 @@ def _address(config: CheckpointConfig) -> dict[str, Any]:
 
 
 def _contents(
-    store: Store, connection: Connection, row: Any, load_state: bool, channels: Collection[str] | None
+    store: Store,
+    connection: Connection,
+    row: Any,
+    load_state: bool,
+    channels: Collection[str] | None,
+    memory: ThreadMemory | None,
 ) -> tuple[Any, list[tuple[PendingWrite, bool]]] | None:
     """(state, writes), or None where the checkpoint is not there any more."""
-    root = select_channels(decode_manifest(row.manifest, row.spans), channels) if load_state else None
-    spans = wanted([root]) if root is not None else []
+    root, spans = None, []
+    remembered = memory.form_of(row.thread_key, row.namespace, row.checkpoint_id, row.seq) if memory else None
+    if load_state:
+        root = select_channels(remembered or decode_manifest(row.manifest, row.spans), channels)
+        spans = [] if remembered else wanted([root])
     parts = connection.execute(
         _parts(store.tables, store.dialect, bool(spans)),
         {
@@ -144,7 +165,8 @@ def _contents(
     if not any(part.part == _THERE for part in parts):
         return None
     rows: Any = {(part.log, part.start): part for part in parts if part.part == _SEGMENT}.values()
-    found = [(write_of(store.codec, part), part.carried) for part in parts if part.part == _WRITE]
+    ledger = sorted((part for part in parts if part.part == _WRITE), key=lambda w: (w.arrival, w.task_id, w.idx))
+    found = [(write_of(store.codec, part), part.carried) for part in ledger]
     if root is None:
         return NOT_LOADED, found
     segments = SegmentMap(decode_payload(row.log, row.start, row.count, row.payload) for row in rows)

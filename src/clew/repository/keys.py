@@ -20,6 +20,7 @@ __all__ = [
     "check_label",
     "check_limit",
     "check_thread_id",
+    "fits_a_column",
     "metadata_terms",
     "metadata_text",
     "namespace_of",
@@ -62,6 +63,11 @@ def check_limit(limit: int) -> int:
     if type(limit) is not int or not 1 <= limit <= PAGE_LIMIT:
         raise InvalidInput(f"limit must be an integer from 1 to {PAGE_LIMIT}, not {limit!r}")
     return limit
+
+
+def fits_a_column(value: Any) -> bool:
+    """Whether ``value`` is an integer of 64 bits, as columns are."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def namespace_text(namespace: Iterable[str]) -> str:

@@ -21,6 +21,7 @@ from clew.repository.keys import (
     check_limit,
     check_thread_id,
     filter_texts,
+    fits_a_column,
     metadata_term,
     namespace_of,
     namespace_text,
@@ -31,7 +32,7 @@ from clew.repository.request import METADATA_SOURCE_AND_STEP, METADATA_STORED, d
 from clew.repository.store import Store
 from clew.tables import Tables
 
-__all__ = ["LISTED", "Filters", "history", "list_checkpoints", "metadata_of"]
+__all__ = ["LISTED", "Filters", "history", "lineage", "list_checkpoints", "metadata_of"]
 
 LISTED: Final = (
     "thread_key",
@@ -128,7 +129,7 @@ def history(store: Store, connection: Connection, config: CheckpointConfig, limi
     where = {"thread_id": check_thread_id(config.thread_id), "ns": namespace_text(config.namespace), "most": limit}
     if config.checkpoint_id is not None:
         where["id"] = check_id("checkpoint_id", config.checkpoint_id)
-    rows = connection.execute(_lineage(store.tables, config.checkpoint_id is not None), where)
+    rows = connection.execute(lineage(store.tables, config.checkpoint_id is not None), where)
     found: dict[int, CheckpointMetadata] = {}
     for row in rows:
         if row.seq in found:
@@ -141,7 +142,11 @@ def metadata_of(thread_id: str, row: Any) -> CheckpointMetadata:
     """The listing record of a row that has the columns ``LISTED``."""
     origin = None
     if row.fork_checkpoint_id is not None:
-        origin = ForkOrigin(thread_id=row.fork_thread_id, checkpoint_id=row.fork_checkpoint_id)
+        origin = ForkOrigin(
+            thread_id=row.fork_thread_id,
+            checkpoint_id=row.fork_checkpoint_id,
+            namespace=namespace_of(row.namespace),  # a fork stays in its origin's namespace
+        )
     return CheckpointMetadata.model_construct(
         thread_id=thread_id,
         checkpoint_id=row.checkpoint_id,
@@ -181,7 +186,7 @@ def _read_cursor(cursor: str | None, key: int | None, newest_first: bool) -> int
     if cursor is None:
         return None
     parts = decode_cursor(cursor, "checkpoints")
-    if len(parts) != 3 or not isinstance(parts[1], int):
+    if len(parts) != 3 or not fits_a_column(parts[1]):
         raise InvalidInput("cursor is not one that a listing returned")
     if parts[0] != key:
         raise InvalidInput("cursor belongs to another thread; start the listing without one")
@@ -207,6 +212,8 @@ def _conditions(store: Store, filters: Filters) -> list[ColumnElement[bool]]:
             raise InvalidInput(f"source must be one of {', '.join(CheckpointSource)}, not {filters.source!r}")
         conditions.append(c.source == source.value)
     if filters.step is not None:
+        if not fits_a_column(filters.step):
+            raise InvalidInput(f"step must be an integer of 64 bits, not {filters.step!r}")
         conditions.append(c.step == filters.step)
     for name, instant in (("created_before", filters.created_before), ("created_after", filters.created_after)):
         if instant is not None:
@@ -268,8 +275,11 @@ def _seq(store: Store, connection: Connection, key: int, namespace: Iterable[str
 
 
 @cache
-def _lineage(tables: Tables, by_id: bool) -> Select[Any]:
-    """Walks the unique index from child to parent, ``most`` steps at the most, which also ends a cycle."""
+def lineage(tables: Tables, by_id: bool, extra: tuple[str, ...] = ()) -> Select[Any]:
+    """Walks the unique index from child to parent, ``most`` steps at the most, which also ends a cycle.
+
+    Gives the columns ``LISTED`` and those named by ``extra``, the child first.
+    """
     t, c = tables.threads.c, tables.checkpoints.c
     key = select(t.thread_key).where(t.thread_id == bindparam("thread_id")).scalar_subquery()
     first = select(c.thread_key, c.seq, c.parent_checkpoint_id, literal(1).label("depth")).where(
@@ -287,7 +297,7 @@ def _lineage(tables: Tables, by_id: bool) -> Select[Any]:
         )
     )
     return (
-        select(*(c[name] for name in LISTED))
+        select(*(c[name] for name in (*LISTED, *extra)))
         .select_from(walk.join(tables.checkpoints, (c.thread_key == walk.c.thread_key) & (c.seq == walk.c.seq)))
         .order_by(walk.c.depth)
     )

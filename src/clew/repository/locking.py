@@ -7,6 +7,7 @@ is stale (PostgreSQL manual, "Read Committed Isolation Level").
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,7 @@ from clew.errors import Contention, NotFound, StaleFence
 from clew.repository.store import Fence, LockedThread, Store
 from clew.tables import Tables
 
-__all__ = ["check_fence", "create_thread", "find_thread", "lock_or_create", "lock_thread", "undo_lock"]
+__all__ = ["check_fence", "clocked", "create_thread", "find_thread", "lock_or_create", "lock_thread", "undo_lock"]
 
 _ATTEMPTS = 5
 
@@ -28,18 +29,25 @@ def find_thread(store: Store, connection: Connection, thread_id: str) -> int | N
 
 
 def lock_thread(
-    store: Store, connection: Connection, thread_id: str, thread_key: int | None = None, *, puts: int = 1
+    store: Store,
+    connection: Connection,
+    thread_id: str,
+    thread_key: int | None = None,
+    *,
+    puts: int = 1,
+    active: bool = True,
 ) -> LockedThread | None:
     """Lock the thread and advance its version by one and its sequence by ``puts``; None where there is no such thread.
 
-    ``thread_key`` is what the caller remembers, to save a look. It may be wrong: a thread that was deleted and created
-    again has another key, and then it is looked up.
+    Its activity becomes now, unless not ``active``: cleaning up must not keep a thread from expiring. ``thread_key`` is
+    what the caller remembers, to save a look. It may be wrong: a thread that was deleted and created again has another
+    key, and then it is looked up.
     """
     for _ in range(_ATTEMPTS):
         key = thread_key if thread_key is not None else find_thread(store, connection, thread_id)
         if key is None:
             return None
-        row = connection.execute(_lock(store.tables, store.dialect), {"key": key, "puts": puts}).one_or_none()
+        row = connection.execute(_lock(store.tables, store.dialect, active), {"key": key, "puts": puts}).one_or_none()
         if row is not None:
             return LockedThread.of(thread_id, row)
         thread_key = None  # deleted while we waited
@@ -121,6 +129,16 @@ def check_fence(store: Store, locked: LockedThread, fence: Fence, doing: str) ->
         )
 
 
+def clocked(store: Store, connection: Connection, locked: LockedThread) -> LockedThread:
+    """``locked`` with the clock read after the lock, where a lease depends on it.
+
+    A locking select computes what it returns before it waits, unless the row changed meanwhile; an update after.
+    """
+    if locked.lease_until is None:
+        return locked
+    return replace(locked, now=connection.execute(select(store.dialect.now().label("now"))).scalar_one())
+
+
 def no_such_thread(thread_id: str) -> NotFound:
     """The error for an operation that needs the thread to exist."""
     return NotFound(f"thread {thread_id!r} does not exist")
@@ -132,7 +150,7 @@ def _find(tables: Tables) -> Select[Any]:
 
 
 @cache
-def _lock(tables: Tables, dialect: Dialect) -> Update:
+def _lock(tables: Tables, dialect: Dialect, active: bool) -> Update:
     v = tables.versions.c
     return (
         update(tables.versions)
@@ -140,7 +158,7 @@ def _lock(tables: Tables, dialect: Dialect) -> Update:
         .values(
             version=v.version + 1,
             last_seq=v.last_seq + bindparam("puts", type_=BigInteger),
-            activity=dialect.later(v.activity, dialect.now()),
+            activity=dialect.later(v.activity, dialect.now()) if active else v.activity,
         )
         .returning(
             v.thread_key,

@@ -81,6 +81,11 @@ class ThreadMemory:
         heads = {**self.heads, namespace: Head(checkpoint_id, form.seq)}
         return ThreadMemory(self.thread_key, version, heads, forms, logs)
 
+    def form_of(self, thread_key: int, namespace: str, checkpoint_id: str, seq: int) -> Node | None:
+        """The form of exactly this checkpoint, with its elements, or None."""
+        form = self.forms.get((namespace, checkpoint_id))
+        return form.root if form is not None and (thread_key, seq) == (self.thread_key, form.seq) else None
+
     def base(self, namespace: str, parent_id: str | None) -> tuple[bool, Remembered | None]:
         """(known, base): the parent's form, else the namespace's head's; ``known`` is False if a look is needed."""
         if parent_id is not None:
@@ -97,7 +102,7 @@ class Memory:
     """The threads that were written last, up to ``max_bytes`` of encoded elements. Safe to share between threads."""
 
     def __init__(self, max_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._bytes = 0
         self._threads: OrderedDict[str, tuple[ThreadMemory, int]] = OrderedDict()
         self._lock = threading.Lock()
@@ -121,11 +126,11 @@ class Memory:
             if known is not None and (known[0].thread_key, known[0].version) > (memory.thread_key, memory.version):
                 return
             self._drop(thread_id)
-            if size > self._max_bytes:
+            if size > self.max_bytes:
                 return
             self._threads[thread_id] = (memory, size)
             self._bytes += size
-            while self._bytes > self._max_bytes:
+            while self._bytes > self.max_bytes:
                 self._drop(next(iter(self._threads)))
 
     def forget(self, thread_id: str) -> None:

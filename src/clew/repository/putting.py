@@ -6,13 +6,13 @@ The order of checks on the locked way (design, section 3): equal duplicate, leas
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, bindparam, select
-from sqlalchemy.exc import IntegrityError
 
 from clew.errors import AlreadyExists, NotFound, StaleHead
 from clew.records import CheckpointConfig
@@ -41,7 +41,7 @@ from clew.structure import (
 )
 from clew.tables import Tables
 
-__all__ = ["NOT_CHECKED", "ExpectedHead", "Put", "PutOutcome", "fast_put", "put"]
+__all__ = ["NOT_CHECKED", "ExpectedHead", "Put", "PutOutcome", "fast_put", "put", "put_locked"]
 
 
 class _NotChecked:
@@ -57,11 +57,15 @@ ExpectedHead = str | None | _NotChecked
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A put as the caller asked for it."""
+    """A put as the caller asked for it.
+
+    ``companions`` are values for what ``fast_put`` writes beside the checkpoint: a boundary's evidence and run.
+    """
 
     request: PutRequest
     fence: Fence = NO_FENCE
     expected_head: ExpectedHead = NOT_CHECKED
+    companions: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,10 @@ class _Base:
 
 
 def fast_put(store: Store, connection: Connection, put: Put, memory: ThreadMemory) -> PutOutcome | None:
-    """The put in one statement on Postgres, relying on nothing but the locked row.
+    """The put that relies on nothing but the thread's row being as remembered; on Postgres a single statement.
 
     None where the memory does not suffice, the version has moved, the lease forbids it or the id is there already;
-    then nothing was written. Run it where a single statement is a transaction.
+    then nothing was written. Where the dialect ``puts_alone``, run it where a statement is a transaction.
     """
     request = put.request
     known, base = memory.base(request.namespace, request.parent_id)
@@ -100,6 +104,7 @@ def fast_put(store: Store, connection: Connection, put: Put, memory: ThreadMemor
     placement, changes = _planned(request, base, memory.logs)
     values = {
         **request.columns,
+        **put.companions,
         "thread_key": memory.thread_key,
         "version": memory.version,
         "token": put.fence.token,
@@ -125,10 +130,7 @@ def fast_put(store: Store, connection: Connection, put: Put, memory: ThreadMemor
         "write_channels": [write.channel for write in request.writes],
         "write_payloads": [write.payload for write in request.writes],
     }
-    try:
-        done = store.dialect.put(connection, store.tables, values)
-    except IntegrityError:  # the id is there already, equal or not: for the locked way to tell
-        return None
+    done = store.dialect.put(connection, store.tables, values)
     if done is None:
         return None
     form = Remembered.of(done.seq, placement.root)
@@ -147,9 +149,29 @@ def put(store: Store, connection: Connection, put: Put, memory: ThreadMemory | N
         AlreadyExists: the id holds a different checkpoint and the request does not replace.
         StaleFence, StaleHead: see there.
     """
+    if memory is not None and not store.dialect.puts_alone:
+        outcome = fast_put(store, connection, put, memory)
+        if outcome is not None:
+            return outcome
+    locked, _ = lock_or_create(store, connection, put.request.thread_id, memory.thread_key if memory else None)
+    return put_locked(store, connection, locked, put, memory)
+
+
+def put_locked(
+    store: Store,
+    connection: Connection,
+    locked: LockedThread,
+    put: Put,
+    memory: ThreadMemory | None = None,
+    *,
+    permit: Callable[[], None] | None = None,
+) -> PutOutcome:
+    """``put``, where this transaction has locked the thread already, with one sequence number for it.
+
+    ``permit`` is called when nothing else speaks against the put and nothing is written yet; it may raise.
+    """
     request = put.request
     doing = f"put checkpoint {request.checkpoint_id!r}"
-    locked, _ = lock_or_create(store, connection, request.thread_id, memory.thread_key if memory else None)
     if memory is not None and (memory.thread_key, memory.version) != (locked.thread_key, locked.version - 1):
         memory = None
     standing = connection.execute(
@@ -163,13 +185,15 @@ def put(store: Store, connection: Connection, put: Put, memory: ThreadMemory | N
         raise AlreadyExists(
             f"{doing}: thread {request.thread_id!r} holds a different checkpoint under this id; take a new id"
         )
-    if request.parent_id is not None and locked.last_seq == 1:
+    if request.parent_id is not None and locked.last_seq == 1 and not request.founding:
         raise NotFound(
             f"{doing}: its parent {request.parent_id!r} is named, but thread {request.thread_id!r} does not exist "
             "(was it deleted?); put a checkpoint without a parent to create it"
         )
     check_fence(store, locked, put.fence, doing)
     _check_head(store, connection, locked, put, doing)
+    if permit is not None:
+        permit()
     base = _base(store, connection, locked, request, memory)
     placement, changes = _planned(request, base.form, base.logs)
     write_changes(store, connection, locked.thread_key, changes)

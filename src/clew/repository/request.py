@@ -25,7 +25,7 @@ from clew.records import (
 from clew.repository.keys import check_id, check_label, check_thread_id, metadata_terms, metadata_text, namespace_text
 from clew.structure import Node, digest_of, encode
 
-__all__ = ["PutRequest", "WriteRow", "described_by", "prepare", "prepare_writes"]
+__all__ = ["PutRequest", "WriteRow", "described_by", "metadata_form", "prepare", "prepare_writes"]
 
 METADATA_STORED: Final = 0
 METADATA_EMPTY: Final = 1
@@ -49,7 +49,8 @@ class PutRequest:
     """What a put will write, but for where the state's elements go.
 
     ``columns`` are those of ``clew_checkpoints`` that the caller determines. ``strict`` refuses a different checkpoint
-    under an id that exists, as agent checkpoints do, instead of replacing it.
+    under an id that exists, as agent checkpoints do, instead of replacing it. ``founding`` creates the thread although
+    a parent is named, as LangGraph's savers do.
     """
 
     thread_id: str
@@ -62,6 +63,7 @@ class PutRequest:
     terms: bytes
     writes: tuple[WriteRow, ...] = ()
     strict: bool = False
+    founding: bool = False
     config: CheckpointConfig = field(kw_only=True)
 
 
@@ -94,7 +96,7 @@ def prepare(
         raise InvalidInput(f"{where} was read with load_state=False; load its state before putting it back")
     root = encode(codec, checkpoint.state, hint) if root is None else root
     source, step = _source(checkpoint.metadata), listing_step(checkpoint.metadata)
-    form = _metadata_form(checkpoint.metadata)
+    form = metadata_form(checkpoint.metadata)
     text = metadata_text(checkpoint.metadata)
     writes = prepare_writes(codec, _carried(checkpoint.pending_writes))
     columns = {
@@ -178,7 +180,7 @@ def _source(metadata: Any) -> CheckpointSource:
     return (CheckpointSource.parse(named) if isinstance(named, str) else None) or CheckpointSource.LOOP
 
 
-def _metadata_form(metadata: Any) -> int:
+def metadata_form(metadata: Any) -> int:
     """Whether the columns say all that the metadata says, the order of its keys included."""
     if metadata == {} and type(metadata) is dict:
         return METADATA_EMPTY

@@ -7,14 +7,16 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, Select, bindparam, func, select, union
 
 from clew.errors import InvalidInput
 from clew.records import Page, Thread
 from clew.repository.collecting import delete_seqs
-from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_text
+from clew.repository.expiry import expires_at
+from clew.repository.keys import check_id, check_limit, check_thread_id, fits_a_column, namespace_text
 from clew.repository.listing import decode_cursor, encode_cursor
-from clew.repository.locking import check_fence, delete_rows, find_thread, lock_thread, undo_lock
+from clew.repository.locking import check_fence, clocked, delete_rows, find_thread, lock_thread, undo_lock
+from clew.repository.runs import delete_run_record
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import EPOCH, MICROSECOND, Tables
 
@@ -38,9 +40,12 @@ def list_threads(store: Store, connection: Connection, *, limit: int = 100, curs
     statement = _threads(store.tables).order_by(v.activity.desc(), t.thread_key.desc()).limit(limit + 1)
     if cursor is not None:
         parts = decode_cursor(cursor, "threads")
-        if len(parts) != 2 or not all(isinstance(part, int) for part in parts):
+        if len(parts) != 2 or not all(map(fits_a_column, parts)):
             raise InvalidInput("cursor is not one that list_threads returned")
-        activity = EPOCH + parts[0] * MICROSECOND
+        try:
+            activity = EPOCH + parts[0] * MICROSECOND
+        except OverflowError as exc:
+            raise InvalidInput("cursor is not one that list_threads returned") from exc
         statement = statement.where((v.activity < activity) | ((v.activity == activity) & (t.thread_key < parts[1])))
     rows = connection.execute(statement).all()
     items = tuple(_record(row, None) for row in rows[:limit])
@@ -64,7 +69,7 @@ def delete_thread(store: Store, connection: Connection, thread_id: str, fence: F
     row = connection.execute(store.dialect.delete_lock(statement)).one_or_none()
     if row is None:
         return False
-    check_fence(store, LockedThread.of(thread_id, row), fence, "delete thread")
+    check_fence(store, clocked(store, connection, LockedThread.of(thread_id, row)), fence, "delete thread")
     delete_rows(store, connection, key)
     return True
 
@@ -103,9 +108,11 @@ def delete_checkpoints(
 
 
 def threads_of_run(store: Store, connection: Connection, run_id: str) -> list[str]:
-    """The ids of the threads that hold checkpoints of the run, in the order of their keys."""
+    """The ids of the threads that hold checkpoints or the record of the run, in the order of their keys."""
     t, c = store.tables.threads.c, store.tables.checkpoints.c
-    keys = select(c.thread_key).where(c.run_id == check_id("run_id", run_id))
+    r = store.tables.runs.c
+    check_id("run_id", run_id)
+    keys = union(select(c.thread_key).where(c.run_id == run_id), select(r.thread_key).where(r.run_id == run_id))
     return list(connection.execute(select(t.thread_id).where(t.thread_key.in_(keys)).order_by(t.thread_key)).scalars())
 
 
@@ -118,7 +125,9 @@ def delete_run(store: Store, connection: Connection, run_id: str, thread_id: str
     check_fence(store, locked, fence, f"delete run {run_id!r}")
     c = store.tables.checkpoints.c
     seqs = connection.execute(select(c.seq).where(c.thread_key == locked.thread_key, c.run_id == run_id)).scalars()
-    return _delete(store, connection, locked, list(seqs))
+    known = delete_run_record(store, connection, locked, run_id)
+    found = list(seqs)
+    return 0 if known and not found else _delete(store, connection, locked, found)
 
 
 def _delete(store: Store, connection: Connection, locked: LockedThread, seqs: list[int]) -> int:
@@ -134,7 +143,7 @@ def _record(row: Any, checkpoints: int | None) -> Thread:
         created_at=row.created_at,
         updated_at=row.activity,
         metadata=None if row.metadata is None else json.loads(row.metadata),
-        expires_at=row.expires_at,
+        expires_at=expires_at(row),
         checkpoint_count=checkpoints,
     )
 
@@ -143,7 +152,16 @@ def _record(row: Any, checkpoints: int | None) -> Thread:
 def _threads(tables: Tables) -> Select[Any]:
     t, v = tables.threads.c, tables.versions.c
     return (
-        select(t.thread_key, t.thread_id, t.created_at, v.activity, t.metadata, t.expires_at)
+        select(
+            t.thread_key,
+            t.thread_id,
+            t.created_at,
+            v.activity,
+            t.metadata,
+            t.expires_at,
+            t.ttl_us,
+            t.refresh_on_activity,
+        )
         .select_from(tables.threads.join(tables.versions, t.thread_key == v.thread_key))
         .where(v.last_seq > 0)
     )

@@ -12,7 +12,7 @@ from clew.codec import Codec
 from clew.dialects import Dialect
 from clew.errors import Contention
 from clew.records import PendingWrite
-from clew.repository.locking import check_fence, create_thread, find_thread
+from clew.repository.locking import check_fence, clocked, create_thread, find_thread
 from clew.repository.request import WriteRow
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import Tables
@@ -48,7 +48,8 @@ def put_writes(
         row = connection.execute(_shared(store.tables, store.dialect), {"key": key}).one_or_none()
         if row is None:
             continue
-        check_fence(store, LockedThread.of(thread_id, row), fence, f"put writes of checkpoint {checkpoint_id!r}")
+        locked = clocked(store, connection, LockedThread.of(thread_id, row))
+        check_fence(store, locked, fence, f"put writes of checkpoint {checkpoint_id!r}")
         insert_writes(store, connection, key, namespace, checkpoint_id, rows)
         return
     raise Contention(f"thread {thread_id!r} was created and deleted {_ATTEMPTS} times during one call; repeat it")

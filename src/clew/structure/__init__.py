@@ -5,19 +5,31 @@ against base to manifest and new elements), ``segments`` (elements to rows, merg
 ``reading`` (back to the value), ``live`` (what is still named).
 """
 
+from clew.structure.diff import (
+    Gap,
+    Place,
+    differences,
+    gaps_between,
+    places,
+    same,
+)
 from clew.structure.encoding import digest_of, encode
 from clew.structure.live import SpanSet
-from clew.structure.manifest import decode_manifest, decode_spans
+from clew.structure.manifest import decode_manifest, decode_spans, log_bytes
 from clew.structure.nodes import Inline, Kind, Node, Record, Run, Span, runs_of, spans_of
 from clew.structure.placing import Append, Placement, Tips, place
+from clew.structure.pool import ElementPool
 from clew.structure.reading import SegmentMap, decode, select_channels, wanted, with_elements
 from clew.structure.segments import Row, Segment, chunked, decode_payload, due, encode_payload
 
 __all__ = [
     "Append",
+    "ElementPool",
+    "Gap",
     "Inline",
     "Kind",
     "Node",
+    "Place",
     "Placement",
     "Record",
     "Row",
@@ -32,12 +44,17 @@ __all__ = [
     "decode_manifest",
     "decode_payload",
     "decode_spans",
+    "differences",
     "digest_of",
     "due",
     "encode",
     "encode_payload",
+    "gaps_between",
+    "log_bytes",
     "place",
+    "places",
     "runs_of",
+    "same",
     "select_channels",
     "spans_of",
     "wanted",

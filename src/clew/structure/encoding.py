@@ -137,7 +137,7 @@ class _Encoder:
             again = strict(index)
             if again != elements[index]:
                 elements[index], digests[index] = again, element_hash(again)
-        loose = [*suspects, *(head + i for i, element in enumerate(fresh) if self.codec.may_hold_bin(element))]
+        loose = [*suspects, *(head + i for i, element in enumerate(fresh) if self.codec.holds_bin(element))]
         return Run(kind, name, elements, digests, tuple(sorted(loose)))
 
 
@@ -170,7 +170,7 @@ def _is_record(mapping: Mapping[str, Any]) -> bool:
 def _spill(codec: Codec, node: Node) -> Node:
     """``node`` with all but the smallest inline leaves moved into logs of their own."""
     if isinstance(node, Inline) and len(node.data) >= SPILLED_INLINE_BYTES:
-        loose = (0,) if codec.may_hold_bin(node.data) else ()
+        loose = (0,) if codec.holds_bin(node.data) else ()
         return Run(Kind.LEAF, None, [node.data], [element_hash(node.data)], loose)
     if isinstance(node, Record):
         return replace(node, children=tuple(_spill(codec, child) for child in node.children))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from clew.structure.nodes import Span
@@ -59,4 +60,16 @@ class SpanSet:
 
     def covered(self, log: int, start: int, end: int) -> int:
         """How many of the positions ``start`` to ``end`` (excluded) of ``log`` are in the set."""
-        return sum(max(0, min(high, end) - max(low, start)) for low, high in self._logs.get(log, ()))
+        return sum(part.end - part.start for part in self.within(log, start, end))
+
+    def within(self, log: int, start: int, end: int) -> list[Span]:
+        """The spans of the set between the positions ``start`` and ``end`` (excluded) of ``log``, in order."""
+        ranges = self._logs.get(log, [])
+        found: list[Span] = []
+        index = max(bisect_right(ranges, (start, 2**63)) - 1, 0)
+        while index < len(ranges) and ranges[index][0] < end:
+            low, high = max(ranges[index][0], start), min(ranges[index][1], end)
+            if low < high:
+                found.append(Span(log, low, high))
+            index += 1
+        return found

@@ -17,7 +17,7 @@ import ormsgpack
 from clew.errors import CorruptData
 from clew.structure.nodes import Inline, Kind, Node, Record, Run, Span, runs_of
 
-__all__ = ["decode_manifest", "decode_spans", "encode_manifest", "encode_spans", "manifest_size"]
+__all__ = ["decode_manifest", "decode_spans", "encode_manifest", "encode_spans", "log_bytes", "manifest_size"]
 
 MANIFEST_VERSION: Final = 1
 _HEADER = 5
@@ -67,6 +67,11 @@ def decode_spans(data: bytes) -> list[Span]:
         ]
     except (ValueError, TypeError, IndexError) as exc:
         raise CorruptData("the spans of a checkpoint cannot be read") from exc
+
+
+def log_bytes(log: int) -> bytes:
+    """What the stored spans of a checkpoint hold somewhere if one of them is of this log; few others hold it."""
+    return ormsgpack.packb(log)
 
 
 def manifest_size(node: Node) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,13 +45,15 @@ class SegmentMap:
 
 
 def decode(codec: Codec, root: Node, segments: SegmentMap) -> Any:
-    """The value of a placed form whose spans all lie in ``segments``."""
+    """The value of a placed form that has its elements, or whose spans all lie in ``segments``."""
     if isinstance(root, Inline):
         return codec.decode(root.data)
     if isinstance(root, Record):
         children = {key: decode(codec, child, segments) for key, child in zip(root.keys, root.children, strict=True)}
         return codec.rebuild(root.name, children)
-    chunks = [part.chunk(low, high) for span in root.spans for part, low, high in segments.pieces(span)]
+    chunks: Sequence[bytes | memoryview] = root.elements or [
+        part.chunk(low, high) for span in root.spans for part, low, high in segments.pieces(span)
+    ]
     if root.kind is Kind.LEAF:
         return codec.decode(chunks[0])
     values = codec.decode_many(root.count, chunks)
@@ -70,7 +72,7 @@ def with_elements(codec: Codec, root: Node, segments: SegmentMap) -> Node:
             for part, low, high in segments.pieces(span)
             for element in part.elements[low - part.start : high - part.start]
         ]
-        loose = tuple(i for i, element in enumerate(elements) if codec.may_hold_bin(element))
+        loose = tuple(i for i, element in enumerate(elements) if codec.holds_bin(element))
         return replace(root, elements=elements, hashes=[element_hash(element) for element in elements], loose=loose)
     if isinstance(root, Record):
         return replace(root, children=tuple(with_elements(codec, child, segments) for child in root.children))

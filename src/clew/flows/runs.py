@@ -1,0 +1,137 @@
+"""The flows of runs and leases. What a boundary does is in ``executing``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection
+
+from clew.errors import InvalidInput
+from clew.flows.steps import Core, Step
+from clew.records import AgentCheckpoint, Boundary, CheckpointConfig, Lease, Page, ResumeSnapshot, Run, RunStatus, Usage
+from clew.repository import leases, resuming, runs
+from clew.repository.keys import check_id, check_limit
+from clew.repository.store import Fence
+
+__all__ = ["RunFlows"]
+
+Statuses = RunStatus | str | Collection[RunStatus | str] | None
+
+
+class RunFlows:
+    """Runs and leases over one core; each method gives a step for the face's driver."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def get(self, run_id: str, thread_id: str | None) -> Step[Run | None]:
+        return self._read(runs.get_run, f"read run {run_id!r}", run_id, thread_id)
+
+    def list(
+        self,
+        status: Statuses,
+        thread_id: str | None,
+        parent_run_id: str | None,
+        limit: int,
+        cursor: str | None,
+    ) -> Step[Page[Run]]:
+        check_limit(limit)
+        return self._read(
+            runs.list_runs,
+            "list runs",
+            status=status,
+            thread_id=thread_id,
+            parent_run_id=parent_run_id,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    def list_resumable(self, thread_id: str | None, limit: int, cursor: str | None) -> Step[Page[Run]]:
+        check_limit(limit)
+        return self._read(runs.list_resumable, "list resumable runs", thread_id=thread_id, limit=limit, cursor=cursor)
+
+    def finish(
+        self,
+        run_id: str,
+        status: RunStatus | str,
+        error: str | None,
+        thread_id: str | None,
+        lease_token: int | None,
+    ) -> Step[Run]:
+        """A failed run needs an error, a completed one has none; a cancelled one may say why."""
+        finished = _finished(status)
+        if error is not None:
+            runs.check_text("error", error)
+        if finished is RunStatus.FAILED and error is None:
+            raise InvalidInput(f"finish run {run_id!r}: a failed run needs an error")
+        if finished is not RunStatus.FAILED and error is not None:
+            raise InvalidInput(f"finish run {run_id!r}: a {finished.value} run has no error")
+        return self._write(
+            runs.finish_run,
+            f"finish run {run_id!r}",
+            check_id("run_id", run_id),
+            finished,
+            error,
+            thread_id,
+            Fence(lease_token),
+        )
+
+    def request_suspend(self, run_id: str, reason: str, thread_id: str | None) -> Step[Run]:
+        runs.check_text("reason", reason)
+        doing = f"request suspension of run {run_id!r}"
+        return self._write(runs.request_suspend, doing, check_id("run_id", run_id), reason, thread_id)
+
+    def usage(self, thread_id: str) -> Step[Usage]:
+        return self._read(runs.thread_usage, f"sum up the usage of thread {thread_id!r}", thread_id)
+
+    def boundaries(self, run_id: str, thread_id: str | None, limit: int, cursor: str | None) -> Step[Page[Boundary]]:
+        check_limit(limit)
+        doing = f"list the boundaries of run {run_id!r}"
+        return self._read(resuming.list_boundaries, doing, run_id, thread_id=thread_id, limit=limit, cursor=cursor)
+
+    def get_checkpoint(self, config: CheckpointConfig) -> Step[AgentCheckpoint | None]:
+        doing = f"read agent checkpoint {config.checkpoint_id!r} of thread {config.thread_id!r}"
+        return self._read(resuming.get_agent_checkpoint, doing, config)
+
+    def resume_snapshot(self, run_id: str, thread_id: str | None) -> Step[ResumeSnapshot | None]:
+        return self._read(resuming.resume_snapshot, f"read run {run_id!r}", run_id, thread_id)
+
+    def acquire_lease(self, thread_id: str, owner: str, ttl_s: float) -> Step[Lease]:
+        leases.check_ttl(ttl_s)
+        doing = f"acquire the lease of thread {thread_id!r}"
+        return self._write(leases.acquire_lease, doing, thread_id, owner, ttl_s)
+
+    def renew_lease(self, thread_id: str, token: int, ttl_s: float) -> Step[Lease]:
+        leases.check_ttl(ttl_s)
+        return self._write(leases.renew_lease, f"renew the lease of thread {thread_id!r}", thread_id, token, ttl_s)
+
+    def release_lease(self, thread_id: str, token: int) -> Step[bool]:
+        return self._write(leases.release_lease, f"release the lease of thread {thread_id!r}", thread_id, token)
+
+    def get_lease(self, thread_id: str) -> Step[Lease | None]:
+        return self._read(leases.get_lease, f"read the lease of thread {thread_id!r}", thread_id)
+
+    def _read(self, operation: Any, doing: str, *args: Any, **kwargs: Any) -> Step[Any]:
+        return Step(self._unit(operation, *args, **kwargs), "read", doing)
+
+    def _write(self, operation: Any, doing: str, *args: Any, **kwargs: Any) -> Step[Any]:
+        return Step(self._unit(operation, *args, **kwargs), "write", doing)
+
+    def _unit(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        store = self.core.store
+
+        def unit(connection: Connection) -> Any:
+            return operation(store, connection, *args, **kwargs)
+
+        return unit
+
+
+def _finished(status: RunStatus | str) -> RunStatus:
+    try:
+        found = RunStatus(status)
+    except ValueError as exc:
+        raise InvalidInput(f"status {status!r} is none of a run's") from exc
+    if not found.is_finished:
+        raise InvalidInput(f"a run finishes as completed, failed or cancelled, not as {found.value}")
+    return found

@@ -1,0 +1,293 @@
+"""Between LangGraph's checkpoints and clew's: addresses, states and metadata. No database is known here.
+
+The state of a LangGraph checkpoint is its channels, and under ``FRAME`` everything else. A namespace is LangGraph's
+text, cut at the bars.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import ormsgpack
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    CheckpointTuple,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+    writes_sort_key,
+)
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import TASKS
+
+from clew.codec import Codec, Serialized
+from clew.errors import CorruptData, InvalidInput
+from clew.langgraph.channels import ChannelForm, Serde, TrailEntry, encode_channel, serialized
+from clew.langgraph.versions import decode_frame, encode_frame, next_version, rest_of
+from clew.records import Checkpoint, CheckpointConfig, PendingWrite
+from clew.repository import PutRequest, prepare
+from clew.structure import Inline, Kind, Node, Record, Run
+from clew.structure.encoding import MANIFEST_BYTES, SPILLED_INLINE_BYTES, element_hash
+from clew.structure.manifest import manifest_size
+
+__all__ = [
+    "FRAME",
+    "address_of",
+    "channel_of",
+    "config_of",
+    "key_of",
+    "loader_of",
+    "metadata_for",
+    "namespace_of",
+    "namespace_text",
+    "put_request",
+    "tuple_of",
+    "with_sends",
+    "writes_for",
+]
+
+FRAME: Final = "langgraph:checkpoint"
+"""The key of a state under which a checkpoint's versions stand. A channel of this name gets an apostrophe."""
+
+_LONG_PATH: Final = "~…"
+_PATH_BYTES: Final = 512
+_SECRET: Final = re.compile(
+    r"(?i)(?:^|[^a-z])(?:pass(?:word|wd|phrase)|pwd|secret|token|credentials?|authorization|auth|cookie|bearer|jwt)(?![a-z])"
+    r"|api[_-]?key|access[_-]?key|private[_-]?key|secret[_-]?key|signing[_-]?key|(?:Token|Secret|Password|ApiKey)$"
+)
+
+
+def namespace_of(checkpoint_ns: str) -> tuple[str, ...]:
+    """The namespace for LangGraph's text."""
+    return tuple(checkpoint_ns.split("|")) if checkpoint_ns else ()
+
+
+def namespace_text(namespace: Iterable[str]) -> str:
+    """LangGraph's text for the namespace."""
+    return "|".join(namespace)
+
+
+def address_of(config: Mapping[str, Any]) -> CheckpointConfig:
+    """The address that a LangGraph config means; without a checkpoint id the latest.
+
+    Raises:
+        InvalidInput: the config has no ``thread_id``.
+    """
+    configurable = config.get("configurable", {})
+    if configurable.get("thread_id") is None:
+        raise InvalidInput('the config has no thread_id; pass {"configurable": {"thread_id": …}}')
+    return CheckpointConfig(
+        thread_id=str(configurable["thread_id"]),
+        checkpoint_id=get_checkpoint_id(config) or None,  # type: ignore[arg-type]  a mapping does
+        namespace=namespace_of(configurable.get("checkpoint_ns") or ""),
+    )
+
+
+def config_of(address: CheckpointConfig) -> dict[str, Any]:
+    """LangGraph's config of an address."""
+    return {
+        "configurable": {
+            "thread_id": address.thread_id,
+            "checkpoint_ns": namespace_text(address.namespace),
+            "checkpoint_id": address.checkpoint_id,
+        }
+    }
+
+
+def metadata_for(config: Mapping[str, Any], metadata: Mapping[str, Any], allowed: Collection[str]) -> dict[str, Any]:
+    """The metadata to store: as LangGraph's savers make it, without keys of the config that look like secrets.
+
+    ``allowed`` are keys to keep although they do. Tuples become lists, as in JSON.
+    """
+    open_config = {
+        part: {
+            key: value
+            for key, value in (config.get(part) or {}).items()
+            if key in allowed or not _SECRET.search(key)
+        }
+        for part in ("metadata", "configurable")
+    }
+    merged: Any = get_checkpoint_metadata(open_config, metadata)  # type: ignore[arg-type]  it reads just these two
+    return {key: _as_json(value) for key, value in merged.items()}
+
+
+def writes_for(
+    serde: Serde, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+) -> list[PendingWrite]:
+    """The writes of one ``put_writes``. The path stands where other threads have the node."""
+    path, fits = task_path, len(task_path.encode()) <= _PATH_BYTES
+    found = []
+    for place, (channel, value) in enumerate(writes):
+        payload: Any = serialized(serde, value, f"writes[{place}]")
+        found.append(
+            PendingWrite(
+                node=path if fits else _LONG_PATH,
+                payload=payload if fits else [path, payload],
+                task_id=task_id,
+                idx=WRITES_IDX_MAP.get(channel, place),
+                channel=channel,
+            )
+        )
+    return found
+
+
+def put_request(
+    codec: Codec,
+    serde: Serde,
+    config: Mapping[str, Any],
+    checkpoint: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    new_versions: Collection[str],
+    trail: TrailEntry | None,
+) -> tuple[PutRequest, TrailEntry]:
+    """A checkpoint ready to be put, and what to remember of it. ``metadata`` is as ``metadata_for`` gives it.
+
+    A channel whose version is still the parent's is not encoded again, which is also what LangGraph's in-memory saver
+    does: what was changed in place without a new version stays unseen.
+    """
+    configurable = config["configurable"]
+    parent_id = configurable.get("checkpoint_id") or None
+    versions = dict(checkpoint["channel_versions"])
+    channels: dict[str, ChannelForm] = {}
+    for name, value in checkpoint["channel_values"].items():
+        form = None
+        if trail is not None and name not in new_versions:
+            form = trail.unmoved(name, parent_id, versions.get(name))
+        if form is None:
+            hint = trail.channels.get(name) if trail is not None else None
+            form = encode_channel(codec, serde, name, value, hint)
+        channels[name] = form
+    rest = rest_of(checkpoint)
+    rest_node = encode_channel(codec, serde, "checkpoint", {"": rest}).node if rest else None
+    frame = encode_frame(codec, checkpoint, rest_node)
+    root = Record(None, (*map(key_of, channels), FRAME), (*(form.node for form in channels.values()), frame))
+    run_id = metadata.get("run_id")
+    record: Checkpoint[Any] = Checkpoint(
+        thread_id=str(configurable["thread_id"]),
+        checkpoint_id=checkpoint["id"],
+        run_id=run_id if isinstance(run_id, str) and run_id else None,
+        parent_checkpoint_id=parent_id,
+        namespace=namespace_of(configurable.get("checkpoint_ns") or ""),
+        state=None,
+        metadata=dict(metadata),
+    )
+    request = replace(prepare(codec, record, root=_within_bounds(root)), founding=True)
+    return request, TrailEntry(record.checkpoint_id, versions, channels)
+
+
+def tuple_of(
+    address: CheckpointConfig,
+    parent_id: str | None,
+    state: Any,
+    metadata: Any,
+    writes: Iterable[PendingWrite],
+    config: Mapping[str, Any] | None = None,
+) -> CheckpointTuple:
+    """LangGraph's tuple for a checkpoint that was read. ``config`` is what the caller asked with, if it had an id."""
+    parent = None if parent_id is None else address.model_copy(update={"checkpoint_id": parent_id})
+    rows = []
+    for write in writes:
+        path, value = write.payload if write.node == _LONG_PATH else (write.node, write.payload)
+        rows.append((writes_sort_key(path, write.task_id, write.idx), (write.task_id, write.channel, value)))
+    rows.sort(key=lambda row: row[0])
+    return CheckpointTuple(
+        config=dict(config) if config is not None else config_of(address),  # type: ignore[arg-type]
+        checkpoint=_checkpoint(str(address.checkpoint_id), state),  # type: ignore[arg-type]
+        metadata=metadata,
+        parent_config=None if parent is None else config_of(parent),  # type: ignore[arg-type]
+        pending_writes=[write for _, write in rows],
+    )
+
+
+def with_sends(found: CheckpointTuple, parent_writes: Sequence[tuple[str, str, Any]] | None) -> CheckpointTuple:
+    """The tuple with the sends of its parent, which checkpoints before version 4 kept there."""
+    sends = [value for _, channel, value in parent_writes or () if channel == TASKS]
+    if sends:
+        checkpoint: Any = found.checkpoint
+        versions = checkpoint["channel_versions"]
+        checkpoint["channel_values"][TASKS] = sends
+        versions[TASKS] = max(versions.values()) if versions else next_version(None)
+    return found
+
+
+def channel_of(key: str) -> str:
+    """The channel that has this key in a state."""
+    return key[:-1] if key.startswith(FRAME) else key
+
+
+def loader_of(serde: Serde) -> Callable[[Serialized], Any]:
+    """What makes a value of what the serializer wrote.
+
+    Raises, when called:
+        CorruptData: the serializer fails, or gives None for what was not None: so LangGraph's own tells that it does
+            not know an extension, or that a library is missing.
+    """
+    hook = serde._unpack_ext_hook if type(serde) is JsonPlusSerializer else None
+
+    def certain(code: int, data: bytes) -> Any:
+        value = hook(code, data) if hook else None
+        if value is None:
+            raise ValueError(f"its extension {code} could not be read")
+        return value
+
+    def load(stored: Serialized) -> Any:
+        try:
+            if hook is not None and stored.type == "msgpack":
+                return ormsgpack.unpackb(stored.data, ext_hook=certain, option=ormsgpack.OPT_NON_STR_KEYS)
+            value = serde.loads_typed((stored.type, stored.data))
+        except Exception as exc:
+            raise CorruptData(f"LangGraph's serializer cannot load a value of type {stored.type!r}: {exc}") from exc
+        if value is None and stored.type not in ("null", "json", "pickle") and stored.data not in (b"\xc0", b""):
+            raise CorruptData(f"LangGraph's serializer gives nothing for a value of type {stored.type!r}")
+        return value
+
+    return load
+
+
+def _checkpoint(checkpoint_id: str, state: Any) -> dict[str, Any]:
+    if not isinstance(state, dict):
+        state = {"__root__": state}
+    frame = state.pop(FRAME, None)
+    values = {channel_of(key): value for key, value in state.items()}
+    if frame is None:  # written by clew's own interface
+        return {
+            "v": 4,
+            "id": checkpoint_id,
+            "ts": "",
+            "channel_values": values,
+            "channel_versions": dict.fromkeys(values, 1),
+            "versions_seen": {},
+            "updated_channels": None,
+        }
+    if "rest" in frame:
+        frame = {**frame, "rest": frame["rest"][""]}
+    return {**decode_frame(frame), "id": checkpoint_id, "channel_values": values}
+
+
+def key_of(channel: str) -> str:
+    """The key of a channel in the state."""
+    return f"{channel}'" if channel.startswith(FRAME) else channel
+
+
+def _within_bounds(root: Record) -> Record:
+    if manifest_size(root) <= MANIFEST_BYTES:
+        return root
+    return replace(root, children=tuple(map(_spilled, root.children)))
+
+
+def _spilled(node: Node) -> Node:
+    if isinstance(node, Inline) and len(node.data) >= SPILLED_INLINE_BYTES:
+        return Run(Kind.LEAF, None, [node.data], [element_hash(node.data)])
+    if isinstance(node, Record):
+        return replace(node, children=tuple(map(_spilled, node.children)))
+    return node
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in value.items()}
+    return value

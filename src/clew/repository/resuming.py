@@ -1,0 +1,200 @@
+"""Reading agent checkpoints, the boundaries of a run, and what a worker needs to go on. Nothing is written here."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, select
+
+from clew.errors import Contention, CorruptData, InvalidInput
+from clew.records import (
+    AgentCheckpoint,
+    AgentExecutionNode,
+    AgentRunState,
+    Boundary,
+    CheckpointConfig,
+    Page,
+    PendingActivation,
+    PendingWrite,
+    ResumeSnapshot,
+)
+from clew.repository.evidence import evidence_of
+from clew.repository.fetching import get_tuple
+from clew.repository.keys import check_limit, check_thread_id, fits_a_column, namespace_of, namespace_text
+from clew.repository.listing import decode_cursor, encode_cursor
+from clew.repository.locking import find_thread
+from clew.repository.runs import get_run
+from clew.repository.store import Store
+from clew.tables import Tables
+
+__all__ = ["get_agent_checkpoint", "list_boundaries", "resume_snapshot"]
+
+_ATTEMPTS = 10
+
+
+def get_agent_checkpoint(store: Store, connection: Connection, config: CheckpointConfig) -> AgentCheckpoint | None:
+    """The agent checkpoint at ``config``, or None where there is none, or one that no executor put there.
+
+    Raises:
+        CorruptData: naming the checkpoint, where a stored row cannot be read.
+    """
+    read = _read(store, connection, config)
+    return None if read is None else read[0]
+
+
+def list_boundaries(
+    store: Store,
+    connection: Connection,
+    run_id: str,
+    *,
+    thread_id: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Page[Boundary]:
+    """At most ``limit`` (1 to 10,000) boundaries of a run, the last first, without any state.
+
+    Raises:
+        InvalidInput: a limit out of range, a cursor of another listing, or a run id of several threads.
+    """
+    check_limit(limit)
+    before = 2**62
+    if cursor is not None:
+        parts = decode_cursor(cursor, "boundaries")
+        if len(parts) != 2 or parts[0] != run_id or not fits_a_column(parts[1]):
+            raise InvalidInput("cursor is not one that this run's boundaries returned")
+        before = parts[1]
+    run = get_run(store, connection, run_id, thread_id)
+    key = None if run is None else find_thread(store, connection, run.thread_id)
+    if key is None:
+        return Page(items=())
+    where = {"key": key, "run_id": run_id, "before": before, "size": limit + 1}
+    rows = connection.execute(_passed(store.tables), where).mappings().all()
+    items = tuple(
+        Boundary.model_construct(
+            checkpoint_id=row["checkpoint_id"], created_at=row["created_at"], evidence=evidence_of(store.codec, row)
+        )
+        for row in rows[:limit]
+    )
+    following = encode_cursor("boundaries", run_id, rows[limit - 1]["seq"]) if len(rows) > limit else None
+    return Page(items=items, next_cursor=following)
+
+
+def resume_snapshot(
+    store: Store, connection: Connection, run_id: str, thread_id: str | None = None
+) -> ResumeSnapshot | None:
+    """The run with its latest checkpoint, evidence and writes as of one moment; None where there is no such run.
+
+    Raises:
+        InvalidInput: several threads hold a run of this id.
+        CorruptData: a stored row cannot be read.
+        Contention: the run kept moving while it was being read.
+    """
+    for _ in range(_ATTEMPTS):
+        run = get_run(store, connection, run_id, thread_id)
+        if run is None:
+            return None
+        latest = connection.execute(
+            _latest_of_run(store.tables), {"thread_id": run.thread_id, "run_id": run_id}
+        ).one_or_none()
+        read = None
+        if latest is not None:
+            config = CheckpointConfig(
+                thread_id=run.thread_id,
+                checkpoint_id=latest.checkpoint_id,
+                namespace=namespace_of(latest.namespace),
+            )
+            read = _read(store, connection, config)
+        if get_run(store, connection, run_id, thread_id) != run:
+            continue
+        if read is None:
+            return None
+        checkpoint, writes = read
+        return ResumeSnapshot.model_construct(
+            run=run, config=config, checkpoint=checkpoint, writes=writes, to_run=_to_run(checkpoint, writes)
+        )
+    raise Contention(f"run {run_id!r} moved {_ATTEMPTS} times during one read; repeat it")
+
+
+def _read(
+    store: Store, connection: Connection, config: CheckpointConfig
+) -> tuple[AgentCheckpoint, tuple[PendingWrite, ...]] | None:
+    found = get_tuple(store, connection, config)
+    if found is None:
+        return None
+    where = {
+        "thread_id": check_thread_id(config.thread_id),
+        "namespace": namespace_text(config.namespace),
+        "id": found.checkpoint.checkpoint_id,
+    }
+    row = connection.execute(_witness(store.tables), where).mappings().first()
+    if row is None:
+        return None
+    stored = found.checkpoint
+    try:
+        checkpoint = AgentCheckpoint(
+            checkpoint_id=stored.checkpoint_id,
+            run_id=stored.run_id or "",
+            conversation_id=stored.thread_id,
+            node=AgentExecutionNode(row["checkpoint_node"]),
+            run_step=row["step"],
+            resume=evidence_of(store.codec, row),
+            state=AgentRunState.model_validate(stored.state),
+            metadata=stored.metadata,
+        )
+    except ValueError as exc:
+        where_it_is = f"checkpoint {stored.checkpoint_id!r} of thread {stored.thread_id!r}"
+        raise CorruptData(f"{where_it_is} is not the agent checkpoint that its evidence says it is") from exc
+    return checkpoint, found.pending_writes
+
+
+def _to_run(checkpoint: AgentCheckpoint, writes: tuple[PendingWrite, ...]) -> tuple[PendingActivation, ...]:
+    answered = {write.task_id for write in writes if write.idx >= 0 and write.task_id}
+    calls = [(_call_id(call), call) for call in checkpoint.state.pending_tool_calls]
+    return tuple(
+        PendingActivation(node=AgentExecutionNode.TOOL_CALL.value, send_arg=call, task_id=call_id)
+        for call_id, call in calls
+        if call_id not in answered
+    )
+
+
+def _call_id(call: dict[str, Any]) -> str:
+    """OpenAI's and most others' name for it is ``id``, pydantic-ai's ``tool_call_id``."""
+    named = (call.get("id"), call.get("tool_call_id"))
+    return next((name for name in named if isinstance(name, str)), "")
+
+
+@cache
+def _latest_of_run(tables: Tables) -> Select[Any]:
+    t, c, e = tables.threads.c, tables.checkpoints.c, tables.resume_evidence.c
+    key = select(t.thread_key).where(t.thread_id == bindparam("thread_id")).scalar_subquery()
+    return (
+        select(c.checkpoint_id, c.namespace)
+        .select_from(tables.checkpoints.join(tables.resume_evidence, (e.thread_key == c.thread_key) & (e.seq == c.seq)))
+        .where(c.thread_key == key, c.run_id == bindparam("run_id"))
+        .order_by(c.seq.desc())
+        .limit(1)
+    )
+
+
+@cache
+def _passed(tables: Tables) -> Select[Any]:
+    c, e = tables.checkpoints.c, tables.resume_evidence.c
+    return (
+        select(c.checkpoint_id, c.created_at, *e)
+        .select_from(tables.checkpoints.join(tables.resume_evidence, (e.thread_key == c.thread_key) & (e.seq == c.seq)))
+        .where(c.thread_key == bindparam("key"), c.run_id == bindparam("run_id"), c.seq < bindparam("before"))
+        .order_by(c.seq.desc())
+        .limit(bindparam("size"))
+    )
+
+
+@cache
+def _witness(tables: Tables) -> Select[Any]:
+    t, c, e = tables.threads.c, tables.checkpoints.c, tables.resume_evidence.c
+    key = select(t.thread_key).where(t.thread_id == bindparam("thread_id")).scalar_subquery()
+    return (
+        select(c.node.label("checkpoint_node"), c.step, *e)
+        .select_from(tables.checkpoints.join(tables.resume_evidence, (e.thread_key == c.thread_key) & (e.seq == c.seq)))
+        .where(c.thread_key == key, c.namespace == bindparam("namespace"), c.checkpoint_id == bindparam("id"))
+    )

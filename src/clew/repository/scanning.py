@@ -1,0 +1,99 @@
+"""Reading a whole thread in order, a batch at a time, so that memory stays bounded however long the thread is.
+
+Each batch is a statement of its own that continues behind the last row, by index; no cursor is held open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import Column, Connection, Select, bindparam, literal, select, tuple_
+
+from clew.repository.store import Store
+from clew.structure import SpanSet, decode_spans
+from clew.tables import Tables
+
+__all__ = ["checkpoints_in_order", "live_spans", "segments_in_order", "writes_in_order"]
+
+CHECKPOINT_BATCH: Final = 500
+SEGMENT_BATCH: Final = 24
+"""Rows with their payloads, which hold up to 256 kB each, decompressed."""
+WRITE_BATCH: Final = 200
+
+
+def checkpoints_in_order(
+    store: Store, connection: Connection, thread_key: int, columns: Sequence[Column[Any]], batch: int = CHECKPOINT_BATCH
+) -> Iterator[Any]:
+    """The thread's checkpoints by sequence number, these columns of them, of which ``seq`` must be one."""
+    c, after = store.tables.checkpoints.c, 0
+    statement = (
+        select(*columns)
+        .where(c.thread_key == thread_key, c.seq > bindparam("after"))
+        .order_by(c.seq)
+        .limit(bindparam("most"))
+    )
+    while rows := connection.execute(statement, {"after": after, "most": batch}).all():
+        yield from rows
+        after = rows[-1].seq
+
+
+def live_spans(store: Store, connection: Connection, thread_key: int) -> SpanSet:
+    """Everything that the thread's checkpoints name. No manifest is read.
+
+    Raises:
+        CorruptData: the spans of a checkpoint cannot be read.
+    """
+    c = store.tables.checkpoints.c
+    live, fresh = SpanSet(), set()
+    for row in checkpoints_in_order(store, connection, thread_key, [c.seq, c.spans]):
+        fresh.update(decode_spans(row.spans))
+        if len(fresh) > 20_000:
+            live, fresh = SpanSet([*live, *fresh]), set()
+    return SpanSet([*live, *fresh])
+
+
+def segments_in_order(store: Store, connection: Connection, thread_key: int) -> Iterator[Any]:
+    """The thread's segment rows by log and position, with their payloads."""
+    after = (-1, -1)
+    while True:
+        values = {"key": thread_key, "log": after[0], "at": after[1], "most": SEGMENT_BATCH}
+        rows = connection.execute(_segments(store.tables), values).all()
+        yield from rows
+        if len(rows) < SEGMENT_BATCH:
+            return
+        after = (rows[-1].log, rows[-1].start)
+
+
+def writes_in_order(store: Store, connection: Connection, thread_key: int) -> Iterator[Any]:
+    """The thread's ledger rows by checkpoint and key."""
+    after = ("", "", "", 0)
+    while rows := connection.execute(_writes(store.tables, thread_key, after)).all():
+        yield from rows
+        last = rows[-1]
+        after = (last.namespace, last.checkpoint_id, last.task_id, last.idx)
+
+
+@cache
+def _segments(tables: Tables) -> Select[Any]:
+    s = tables.segments.c
+    return (
+        select(s.log, s.start, s.count, s.payload)
+        .where(s.thread_key == bindparam("key"), tuple_(s.log, s.start) > tuple_(bindparam("log"), bindparam("at")))
+        .order_by(s.log, s.start)
+        .limit(bindparam("most"))
+    )
+
+
+def _writes(tables: Tables, thread_key: int, after: tuple[str, str, str, int]) -> Select[Any]:
+    w = tables.pending_writes.c
+    place = tuple_(w.namespace, w.checkpoint_id, w.task_id, w.idx)
+    columns = (w.namespace, w.checkpoint_id, w.task_id, w.idx)
+    bound = tuple_(*(literal(value, column.type) for value, column in zip(after, columns, strict=True)))
+    return (
+        select(*(column for column in w if column is not w.thread_key))
+        .where(w.thread_key == thread_key, place > bound)
+        .order_by(w.namespace, w.checkpoint_id, w.task_id, w.idx)
+        .limit(WRITE_BATCH)
+    )

@@ -1,0 +1,277 @@
+"""Looking back: snapshots of one moment or of many, and one channel's values. Elements are read and decoded once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import cache
+from itertools import pairwise
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, bindparam, select
+
+from clew.errors import CorruptData, InvalidInput
+from clew.records import (
+    ChannelValue,
+    CheckpointConfig,
+    CheckpointTuple,
+    Interrupt,
+    PendingActivation,
+    ResumePoint,
+    StateSnapshot,
+)
+from clew.repository.fetching import StateReader, get_tuple
+from clew.repository.keys import check_limit, check_thread_id, namespace_text
+from clew.repository.lineage import newest, walk
+from clew.repository.listing import metadata_of
+from clew.repository.store import Store
+from clew.repository.together import attempts, gone_too_often, named, read_together
+from clew.structure import ElementPool, Node, Record, Segment, SegmentMap, decode_manifest, same, wanted
+from clew.tables import Moment, Tables
+
+__all__ = ["as_of", "at_step", "channel_history", "get_state", "resume_point", "state_history"]
+
+_STATE: Final = ("interrupts", "spans", "manifest")
+_BATCH: Final = 500
+
+
+def get_state(
+    store: Store, connection: Connection, config: CheckpointConfig, reader: StateReader[Any]
+) -> StateSnapshot[Any] | None:
+    """The snapshot of a checkpoint, the latest of its namespace without an id, or None."""
+    found = get_tuple(store, connection, config, reader=reader)
+    return None if found is None else _snapshot_of(found)
+
+
+def resume_point(
+    store: Store, connection: Connection, config: CheckpointConfig, reader: StateReader[Any]
+) -> ResumePoint[Any] | None:
+    """The snapshot with its writes and what is still to run, or None.
+
+    A write with a negative ``idx`` is control data (tinyagents: resume −1, error −2, interrupt −3), and does not say
+    that its task has run.
+    """
+    found = get_tuple(store, connection, config, reader=reader)
+    if found is None:
+        return None
+    done = {write.task_id for write in found.pending_writes if write.task_id and write.idx >= 0}
+    pending = found.checkpoint.pending_activations
+    if pending is None:
+        pending = tuple(PendingActivation(node=node) for node in found.checkpoint.next_nodes)
+    return ResumePoint.model_construct(
+        snapshot=_snapshot_of(found),
+        pending_writes=found.pending_writes,
+        still_to_run=tuple(item for item in pending if item.task_id not in done),
+    )
+
+
+def as_of(
+    store: Store,
+    connection: Connection,
+    thread_id: str,
+    when: datetime,
+    namespace: Iterable[str],
+    reader: StateReader[Any],
+) -> StateSnapshot[Any] | None:
+    """The snapshot that was the namespace's latest at an instant, that instant included, or None.
+
+    Raises:
+        InvalidInput: an instant without a time zone.
+    """
+    if when.tzinfo is None:
+        raise InvalidInput("when must have a time zone")
+    return _found(store, connection, thread_id, namespace, reader, _as_of(store.tables), {"at": when})
+
+
+def at_step(
+    store: Store, connection: Connection, thread_id: str, step: int, namespace: Iterable[str], reader: StateReader[Any]
+) -> StateSnapshot[Any] | None:
+    """The newest snapshot of this step in the namespace, or None."""
+    if type(step) is not int or not -(2**63) <= step < 2**63:
+        raise InvalidInput(f"step must be an integer of 64 bits, not {step!r}")
+    return _found(store, connection, thread_id, namespace, reader, _at_step(store.tables), {"at": step})
+
+
+def state_history(
+    store: Store,
+    connection: Connection,
+    config: CheckpointConfig,
+    limit: int,
+    before: str | None,
+    reader: StateReader[Any],
+) -> list[StateSnapshot[Any]]:
+    """At most ``limit`` snapshots, newest first: of the namespace, or of the config's checkpoint and its ancestors.
+
+    Elements that several of them name are decoded once, and shared.
+    """
+    check_limit(limit)
+    if before is not None and config.checkpoint_id is not None:
+        raise InvalidInput("before is for the history of a namespace; that of a checkpoint begins at the checkpoint")
+    for _ in attempts():
+        if config.checkpoint_id is not None:
+            rows = walk(store, connection, config, limit, extra=_STATE)
+        else:
+            rows = newest(store, connection, config, limit, before=before, extra=_STATE)
+        if not rows:
+            return []
+        roots = [_root(config.thread_id, row) for row in rows]
+        spans = wanted(roots)
+        pool = ElementPool(store.codec, spans)
+        try:
+            if not read_together(store, connection, rows[0].thread_key, [row.seq for row in rows], spans, pool.add):
+                continue
+            return [
+                _snapshot(store, config.thread_id, row, reader(pool.value(root)))
+                for row, root in zip(rows, roots, strict=True)
+            ]
+        except CorruptData as exc:
+            raise named(exc, config.thread_id) from exc.__cause__
+    raise gone_too_often(config.thread_id)
+
+
+def channel_history(
+    store: Store, connection: Connection, config: CheckpointConfig, channel: str, limit: int
+) -> list[ChannelValue]:
+    """At most ``limit`` values of a channel along the lineage, newest first, each with the checkpoint that brought it.
+
+    Neighbours with equal values are one; checkpoints without the channel have none. Only this channel is read.
+    """
+    check_limit(limit)
+    for _ in attempts():
+        changes = _changes(store, connection, config, channel, limit)
+        found = [(row, node) for row, node in changes if node is not None]
+        if not found:
+            return []
+        spans = wanted(node for _, node in found)
+        pool, segments = ElementPool(store.codec, spans), list[Segment]()
+
+        def take(segment: Segment, pool: ElementPool = pool, segments: list[Segment] = segments) -> None:
+            pool.add(segment)
+            segments.append(segment)
+
+        try:
+            if not read_together(store, connection, found[0][0].thread_key, [row.seq for row, _ in found], spans, take):
+                continue
+            stored = SegmentMap(segments)
+            brought = [
+                (row, node)
+                for (row, node), (_, older) in pairwise(changes)
+                if node is not None and not same(older, node, stored)
+            ]
+            return [
+                ChannelValue.model_construct(value=pool.value(node), checkpoint=metadata_of(config.thread_id, row))
+                for row, node in brought[:limit]
+            ]
+        except CorruptData as exc:
+            raise named(exc, config.thread_id) from exc.__cause__
+    raise gone_too_often(config.thread_id)
+
+
+def _changes(
+    store: Store, connection: Connection, config: CheckpointConfig, channel: str, limit: int
+) -> list[tuple[Any, Node | None]]:
+    """(row, the channel's form or None) wherever the form is another one than the parent's, newest first.
+
+    The last is not an answer, only what its predecessor is compared with. One more than ``limit`` are looked for, since
+    equal values may lie in different places.
+    """
+    changes: list[tuple[Any, Node | None]] = []
+    seen: set[int] = set()
+    at: CheckpointConfig | None = config
+    last: tuple[Any, Node | None] | None = None
+    while at is not None and len(changes) <= limit:
+        rows = walk(store, connection, at, _BATCH, extra=("spans", "manifest"))
+        at = None
+        for row in rows:
+            if row.seq in seen:
+                return [*changes, *([last] if last else []), (None, None)]
+            seen.add(row.seq)
+            root = _root(config.thread_id, row)
+            node = root.child(channel) if isinstance(root, Record) else None
+            if last is not None and last[1] != node:
+                changes.append(last)
+            last = (row, node)
+        if len(rows) == _BATCH and rows[-1].parent_checkpoint_id is not None:
+            at = config.model_copy(update={"checkpoint_id": rows[-1].parent_checkpoint_id})
+    changes += [last] if last else []
+    return changes if at is not None else [*changes, (None, None)]
+
+
+def _found(
+    store: Store,
+    connection: Connection,
+    thread_id: str,
+    namespace: Iterable[str],
+    reader: StateReader[Any],
+    statement: Select[Any],
+    where: dict[str, Any],
+) -> StateSnapshot[Any] | None:
+    given = {"thread_id": check_thread_id(thread_id), "ns": namespace_text(namespace), **where}
+    for _ in attempts():
+        checkpoint_id = connection.execute(statement, given).scalar_one_or_none()
+        if checkpoint_id is None:
+            return None
+        config = CheckpointConfig(thread_id=thread_id, checkpoint_id=checkpoint_id, namespace=tuple(namespace))
+        found = get_state(store, connection, config, reader)
+        # Somebody may have replaced it in between, and then it is another moment's.
+        if found is not None and connection.execute(statement, given).scalar_one_or_none() == checkpoint_id:
+            return found
+    raise gone_too_often(thread_id)
+
+
+def _root(thread_id: str, row: Any) -> Node:
+    try:
+        return decode_manifest(row.manifest, row.spans)
+    except CorruptData as exc:
+        raise named(exc, thread_id, row.checkpoint_id) from exc.__cause__
+
+
+def _snapshot(store: Store, thread_id: str, row: Any, values: Any) -> StateSnapshot[Any]:
+    metadata, parent = metadata_of(thread_id, row), row.parent_checkpoint_id
+    config = CheckpointConfig.model_construct(
+        thread_id=thread_id, checkpoint_id=row.checkpoint_id, namespace=metadata.namespace
+    )
+    interrupts: Sequence[Any] = () if row.interrupts is None else store.codec.decode(row.interrupts)
+    return StateSnapshot.model_construct(
+        values=values,
+        next_nodes=metadata.next_nodes,
+        tasks=metadata.next_nodes,
+        config=config,
+        metadata=metadata,
+        parent_config=None if parent is None else config.model_copy(update={"checkpoint_id": parent}),
+        pending_interrupts=tuple(Interrupt(id=name, node=node, payload=payload) for name, node, payload in interrupts),
+    )
+
+
+def _snapshot_of(found: CheckpointTuple[Any]) -> StateSnapshot[Any]:
+    return StateSnapshot.model_construct(
+        values=found.checkpoint.state,
+        next_nodes=found.checkpoint.next_nodes,
+        tasks=found.checkpoint.next_nodes,
+        config=found.config,
+        metadata=found.metadata,
+        parent_config=found.parent_config,
+        pending_interrupts=found.checkpoint.interrupts,
+    )
+
+
+@cache
+def _as_of(tables: Tables) -> Select[Any]:
+    # Moments never go back along the sequence, so the newest that is not later than the instant is the one.
+    return _newest_where(tables, tables.checkpoints.c.created_at <= bindparam("at", type_=Moment))
+
+
+@cache
+def _at_step(tables: Tables) -> Select[Any]:
+    return _newest_where(tables, tables.checkpoints.c.step == bindparam("at"))
+
+
+def _newest_where(tables: Tables, condition: Any) -> Select[Any]:
+    t, c = tables.threads.c, tables.checkpoints.c
+    key = select(t.thread_key).where(t.thread_id == bindparam("thread_id")).scalar_subquery()
+    return (
+        select(c.checkpoint_id)
+        .where(c.thread_key == key, c.namespace == bindparam("ns"), condition)
+        .order_by(c.seq.desc())
+        .limit(1)
+    )

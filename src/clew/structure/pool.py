@@ -1,0 +1,83 @@
+"""Elements of many states, each decoded once; the states made of them share what they have in common."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+from clew.codec import Codec
+from clew.errors import CorruptData
+from clew.structure.nodes import Inline, Kind, Node, Record, Span
+from clew.structure.segments import Segment
+
+__all__ = ["ElementPool"]
+
+
+class ElementPool:
+    """The decoded elements of ``spans``, which are disjoint; ``add`` the segments that hold them, each once.
+
+    Lists, tables and records are new with every value, the elements in them are not.
+    """
+
+    def __init__(self, codec: Codec, spans: Iterable[Span]) -> None:
+        self._codec = codec
+        self._wanted: dict[int, list[Span]] = {}
+        for span in spans:
+            self._wanted.setdefault(span.log, []).append(span)
+        self._pieces: dict[int, list[tuple[int, list[Any]]]] = {}
+        self._joined = True
+
+    def add(self, segment: Segment) -> None:
+        """Decode what is wanted of the segment."""
+        end = segment.start + segment.count
+        for span in self._wanted.get(segment.log, ()):
+            low, high = max(span.start, segment.start), min(span.end, end)
+            if low < high:
+                values = self._codec.decode_many(high - low, [segment.chunk(low, high)])
+                self._pieces.setdefault(segment.log, []).append((low, values))
+                self._joined = False
+
+    def value(self, root: Node) -> Any:
+        """The value of a placed form.
+
+        Raises:
+            CorruptData: where an element was in no segment.
+        """
+        if isinstance(root, Inline):
+            return self._codec.decode(root.data)
+        if isinstance(root, Record):
+            children = {key: self.value(child) for key, child in zip(root.keys, root.children, strict=True)}
+            return self._codec.rebuild(root.name, children)
+        values = self._elements(root.spans)
+        if root.kind is Kind.LEAF:
+            return values[0]
+        if root.kind is Kind.LIST:
+            return values
+        table = dict(values)
+        return table if root.name is None else self._codec.rebuild(root.name, table)
+
+    def _elements(self, spans: Iterable[Span]) -> list[Any]:
+        if not self._joined:
+            self._join()
+        found: list[Any] = []
+        for log, start, end in spans:
+            pieces = self._pieces.get(log, [])
+            index = bisect_right(pieces, start, key=lambda piece: piece[0]) - 1
+            first, values = pieces[index] if index >= 0 else (end, [])
+            if not first <= start < end <= first + len(values):
+                raise CorruptData(f"elements {start} to {end} of log {log} are not stored")
+            found += values[start - first : end - first]
+        return found
+
+    def _join(self) -> None:
+        """Make one piece of those that touch, so that a span lies in one piece and is one slice."""
+        for log, pieces in self._pieces.items():
+            joined: list[tuple[int, list[Any]]] = []
+            for start, values in sorted(pieces, key=lambda piece: piece[0]):
+                if joined and joined[-1][0] + len(joined[-1][1]) == start:
+                    joined[-1][1].extend(values)
+                else:
+                    joined.append((start, values))
+            self._pieces[log] = joined
+        self._joined = True
