@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: help demo test test-services check format bench soak coverage clean
+.PHONY: help demo test test-services check format docs bench soak coverage clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -34,6 +34,9 @@ check: $(VENV)/.dev ## format, lint, types, layers
 format: $(VENV)/.dev ## rewrite the code to the format that `make check` asks for
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.dev ## write docs/cli.md and docs/reference.md anew from the code
+	$(BIN)/python docs/generate.py
 
 bench: $(VENV)/.dev ## the benchmark against LangGraph's savers
 	$(BIN)/python -m benchmarks $(ARGS)

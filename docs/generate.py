@@ -63,14 +63,12 @@ CONSTANTS: Final = {
 def cli_page() -> str:
     """Every command with its arguments and options."""
     group: Any = get_command(app)
-    context = group.make_context("clew", [], resilient_parsing=True)
     parts = [
         "# The command line",
         NOTE,
         CLI_INTRODUCTION,
     ]
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
+    for name, command in group.commands.items():
         arguments = [item for item in command.params if item.param_type_name == "argument"]
         options = [item for item in command.params if item.param_type_name == "option"]
         usage = " ".join(["clew", name, *(_metavar(item) for item in arguments), *(["[OPTIONS]"] if options else [])])

@@ -76,3 +76,15 @@ def test_the_installed_command_migrates_from_another_folder(environment: Path, t
     run(environment / "clew", "migrate", "--url", "sqlite:///run.db", cwd=tmp_path)
     run(environment / "clew", "migrate", "--check", "--url", "sqlite:///run.db", cwd=tmp_path)
     assert (tmp_path / "run.db").exists()
+
+
+def test_the_installed_demo_finds_its_sample_run(environment: Path, tmp_path: Path) -> None:
+    assert "Recorded 18 checkpoints" in run(environment / "clew", "demo", cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_installed_command_records_from_another_folder(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "chat.json").write_text('[{"role": "user", "content": "hello"}]')
+    run(environment / "clew", "migrate", "--url", "sqlite:///run.db", cwd=tmp_path)
+    recorded = run(environment / "clew", "record", "chat.json", "--url", "sqlite:///run.db", cwd=tmp_path)
+    assert recorded == "recorded 1 checkpoint of 1 run\n"

@@ -11,11 +11,11 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Coroutine
+from importlib.metadata import version
 from typing import Annotated, Any, Final
 
 import typer
 
-import clew
 from clew.cli import deleting, demo, looking, measuring, migrating, recording
 from clew.cli.output import fail
 from clew.errors import ClewError
@@ -35,13 +35,13 @@ app: Final = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"clew {clew.__version__}")
+        typer.echo(f"clew {version('clew')}")
         raise typer.Exit
 
 
 @app.callback()
 def _clew(
-    version: Annotated[
+    _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from clew.cli.connection import Schema, Url, not_stored, opened
 from clew.cli.looking import ThreadId
-from clew.cli.output import say
+from clew.cli.output import counted, say
 from clew.errors import NotFound
 
 __all__ = ["COMMANDS"]
@@ -28,7 +28,7 @@ async def delete_run(
     if not count:
         where = "" if thread is None else f" in thread {thread!r}"
         raise NotFound(f"run {run!r} has no checkpoints{where}")
-    say(f"deleted {count} checkpoint{'s' if count > 1 else ''} of run {run}")
+    say(f"deleted {counted(count, 'checkpoint')} of run {run}")
 
 
 async def delete_thread(
@@ -43,7 +43,9 @@ async def delete_thread(
         if found is None:
             raise not_stored(thread)
         if not yes:
-            typer.confirm(f"Delete thread {thread!r} with {found.checkpoint_count} checkpoints?", abort=True)
+            typer.confirm(
+                f"Delete thread {thread!r} with {counted(found.checkpoint_count or 0, 'checkpoint')}?", abort=True
+            )
         await checkpointer.delete_thread(thread)
     say(f"deleted thread {thread}")
 

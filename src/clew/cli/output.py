@@ -6,7 +6,8 @@ What was stored is never taken for markup, and its control characters never reac
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,7 +19,19 @@ from rich.text import Text
 
 from clew.codec import as_json, json_text
 
-__all__ = ["cell", "fail", "moment", "print_json", "print_state", "print_table", "progress", "say", "size", "warn"]
+__all__ = [
+    "cell",
+    "counted",
+    "fail",
+    "moment",
+    "print_json",
+    "print_state",
+    "print_table",
+    "progress",
+    "say",
+    "size",
+    "warn",
+]
 
 _OUT: Final = Console(highlight=False)
 _ERR: Final = Console(highlight=False, stderr=True)
@@ -55,6 +68,11 @@ def cell(value: object, style: str = "") -> Text:
 def moment(instant: datetime | None) -> str:
     """An instant in UTC, to the millisecond."""
     return "" if instant is None else instant.astimezone(UTC).isoformat(" ", "milliseconds").replace("+00:00", "Z")
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def size(count: int) -> str:
@@ -95,23 +113,16 @@ def print_state(state: Any) -> None:
             _OUT.print(cell(f"  {_laid_out(as_json(value), '  ')}"), soft_wrap=True)
 
 
-def progress(label: str, total: int) -> Any:
-    """A bar on stderr while its context lasts; gives a function that moves it by one. Nothing where nobody looks."""
-    return _Bar(label, total)
-
-
-class _Bar:
-    def __init__(self, label: str, total: int) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=_ERR, transient=True, disable=not _ERR.is_terminal)
-        self._task = self._progress.add_task(label, total=total)
-
-    def __enter__(self) -> Any:
-        self._progress.start()
-        return lambda: self._progress.advance(self._task)
-
-    def __exit__(self, *failure: object) -> None:
-        self._progress.stop()
+@contextmanager
+def progress(label: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr while its context lasts; gives what moves it by one. Nothing is shown where nobody looks."""
+    if not _ERR.is_terminal:
+        yield lambda: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=_ERR, transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda: bar.advance(task)
 
 
 def _is_message(value: Any) -> bool:

@@ -10,7 +10,7 @@ import typer
 
 from clew.async_checkpointer import AsyncCheckpointer
 from clew.cli.connection import Json, Schema, Url, opened
-from clew.cli.output import print_json, progress, say
+from clew.cli.output import counted, print_json, progress, say
 from clew.cli.transcripts import Run, read_runs
 from clew.errors import InvalidInput
 from clew.records import Checkpoint
@@ -57,7 +57,7 @@ async def record(
         return
     new, total = (sum(item[key] for item in recorded) for key in ("new_checkpoints", "messages"))
     again = f"; {total - new} were there already" if total > new else ""
-    say(f"recorded {new} checkpoints of {len(runs)} run{'s' if len(runs) > 1 else ''}{again}")
+    say(f"recorded {counted(new, 'checkpoint')} of {counted(len(runs), 'run')}{again}")
 
 
 COMMANDS: Final = (record,)

@@ -26,7 +26,7 @@ class UntypedCodec(Codec):
     def __init__(self) -> None:
         super().__init__()
         self._registry = _EveryName()
-        self._load = Serialized.plain
+        self._load = lambda payload: Serialized.unpacked(payload).plain()
 
 
 def as_json(value: Any) -> Any:

@@ -43,6 +43,8 @@ def thread_statistics(store: Store, connection: Connection, thread_id: str) -> T
     segments: Any = connection.execute(_rows(tables.segments), {"key": key})
     for row in segments:
         stored += _size(row)
+        if not row.count:  # marks the end of a log whose last elements are gone
+            continue
         segment = decode_payload(row.log, row.start, row.count, row.payload)
         values = codec.decode_many(row.count, [segment.body])
         for position, (element, value) in enumerate(zip(segment.elements, values, strict=True), start=row.start):
