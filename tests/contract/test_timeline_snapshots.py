@@ -88,12 +88,12 @@ async def test_state_history_of_a_checkpoint_follows_its_own_branch(checkpointer
 
 
 async def test_snapshots_share_elements_but_not_lists(checkpointer: Any) -> None:
-    await grow(checkpointer, 3)
-    newer, older, _ = await checkpointer.timeline.state_history("t")
+    await grow(checkpointer, 30)
+    newer, older, *_ = await checkpointer.timeline.state_history("t")
     assert newer.values["messages"][0] is older.values["messages"][0]
     newer.values["messages"].append("mine")
     newer.values["plan"] = "mine"
-    assert (len(older.values["messages"]), older.values["plan"]) == (2, "none")
+    assert (len(older.values["messages"]), older.values["plan"]) == (29, "none")
 
 
 async def test_interrupts_stand_in_the_snapshot(checkpointer: Any) -> None:
@@ -246,3 +246,24 @@ async def test_a_limit_out_of_range_is_refused(checkpointer: Any, limit: Any) ->
     ):
         with pytest.raises(InvalidInput, match="limit"):
             await call()
+
+
+async def test_what_cannot_be_asked_for_is_refused_by_name(checkpointer: Any) -> None:
+    timeline = checkpointer.timeline
+    for call, named in (
+        (lambda: timeline.at_step("t", True), "step"),
+        (lambda: timeline.at_step("t", 2**63), "step"),
+        (lambda: timeline.state_history("t", before="c1", checkpoint_id="c2"), "before"),
+        (lambda: timeline.as_of("t", datetime.now(UTC), namespace="child"), "namespace"),
+        (lambda: timeline.get_state("t", namespace="child"), "namespace"),
+        (lambda: timeline.get_state(""), "thread_id"),
+    ):
+        with pytest.raises(InvalidInput, match=named):
+            await call()
+
+
+async def test_channel_history_ends_at_a_cycle(checkpointer: Any) -> None:
+    await grow(checkpointer, 3, plan=lambda step: step)
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="c0", parent_checkpoint_id="c2", state={"plan": 9}))
+    found = await checkpointer.timeline.channel_history("t", "plan")
+    assert [(item.value, item.checkpoint.checkpoint_id) for item in found] == [(9, "c0"), (2, "c2"), (1, "c1")]

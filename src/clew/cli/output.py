@@ -44,9 +44,9 @@ _LINE: Final = 100
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
-def say(text: str, style: str = "") -> None:
-    """A line for people."""
-    _OUT.print(cell(text, style), soft_wrap=True)
+def say(text: str | Text, style: str = "") -> None:
+    """A line for people; a ``Text`` as it is."""
+    _OUT.print(text if isinstance(text, Text) else cell(text, style), soft_wrap=True)
 
 
 def warn(text: str) -> None:
@@ -98,7 +98,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, num
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(value if isinstance(value, Text) else cell(value) for value in row))
-    _OUT.print(table, width=None if _OUT.is_terminal or "COLUMNS" in os.environ else _WIDE)
+    # A width given to print() would be cut down to the console's.
+    narrow = _OUT.is_terminal or "COLUMNS" in os.environ
+    (_OUT if narrow else Console(highlight=False, width=_WIDE)).print(table)
 
 
 def print_state(state: Any) -> None:
@@ -114,15 +116,18 @@ def print_state(state: Any) -> None:
 
 
 @contextmanager
-def progress(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr while its context lasts; gives what moves it by one. Nothing is shown where nobody looks."""
+def progress(label: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """A bar on stderr while its context lasts; gives what moves it by one, and takes a total that was not known yet.
+
+    Nothing is shown where nobody looks.
+    """
     if not _ERR.is_terminal:
-        yield lambda: None
+        yield lambda *_: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=_ERR, transient=True) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda: bar.advance(task)
+        yield lambda total=None: bar.update(task, advance=1, total=total)
 
 
 def _is_message(value: Any) -> bool:
@@ -136,9 +141,11 @@ def _message(number: int, message: dict[str, Any]) -> Text:
     if said is not None:
         line += cell(_indented(said if isinstance(said, str) else json_text(said), 16).lstrip())
     for call in message.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            line += cell(f" → {function.get('name')}({function.get('arguments', '')})", "yellow")
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if isinstance(function, dict):  # OpenAI's form has its arguments as text, LangChain's has them as they are
+            arguments = function.get("arguments", function.get("args", ""))
+            arguments = arguments if isinstance(arguments, str) else json_text(arguments)
+            line += cell(f" → {function.get('name')}({arguments})", "yellow")
     return line
 
 

@@ -214,10 +214,7 @@ class Timeline:
     ) -> list[CheckpointConfig]:
         """Apply a sequence of updates in one transaction; a checkpoint for each, every one the child of the one before.
 
-        See ``update_state`` for the rest. An empty sequence changes nothing.
-
-        Raises:
-            NotFound, InvalidInput, Unserializable, StaleFence: see ``update_state``; nothing is stored then.
+        An empty sequence changes nothing. The rest and the errors are ``update_state``'s; after one nothing is stored.
         """
         return self._driver.run(self._flows.update_states(config, updates, reducer, lease_token))
 

@@ -51,6 +51,15 @@ from clew.records.graph import (
     Thread,
     listing_step,
 )
+from clew.records.retention import (
+    CompactReport,
+    Problem,
+    ProblemKind,
+    PruneReport,
+    SweepReport,
+    TransferReport,
+    VerifyReport,
+)
 from clew.records.runs import (
     Boundary,
     Lease,
@@ -79,6 +88,7 @@ __all__ = [
     "CheckpointMetadata",
     "CheckpointSource",
     "CheckpointTuple",
+    "CompactReport",
     "Continue",
     "Difference",
     "DifferenceKind",
@@ -91,6 +101,9 @@ __all__ = [
     "Page",
     "PendingActivation",
     "PendingWrite",
+    "Problem",
+    "ProblemKind",
+    "PruneReport",
     "ResumePoint",
     "ResumeSnapshot",
     "Run",
@@ -99,11 +112,14 @@ __all__ = [
     "StateSnapshot",
     "StateUpdate",
     "Suspend",
+    "SweepReport",
     "Thread",
     "ThreadStatistics",
     "ThreadTree",
     "TraceContext",
+    "TransferReport",
     "Usage",
+    "VerifyReport",
     "decision_adapter",
     "listing_step",
 ]

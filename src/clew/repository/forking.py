@@ -47,7 +47,8 @@ def fork(
     check_id("checkpoint_id", checkpoint_id)
     if run_id is not None:
         check_id("run_id", run_id)
-    doing = f"fork {config.checkpoint_id or 'the latest checkpoint'!r} of thread {config.thread_id!r}"
+    which = "the latest checkpoint" if config.checkpoint_id is None else f"checkpoint {config.checkpoint_id!r}"
+    doing = f"fork {which} of thread {config.thread_id!r}"
     namespace_text(config.namespace)
     if thread_id is None or thread_id == config.thread_id:
         locked = lock_thread(store, connection, config.thread_id)

@@ -147,7 +147,7 @@ def metadata_of(thread_id: str, row: Any) -> CheckpointMetadata:
             checkpoint_id=row.fork_checkpoint_id,
             namespace=namespace_of(row.namespace),  # a fork stays in its origin's namespace
         )
-    return CheckpointMetadata.model_construct(
+    return CheckpointMetadata.built(
         thread_id=thread_id,
         checkpoint_id=row.checkpoint_id,
         run_id=row.run_id,
@@ -287,13 +287,25 @@ def lineage(tables: Tables, by_id: bool, extra: tuple[str, ...] = ()) -> Select[
     )
     first = first.where(c.checkpoint_id == bindparam("id")) if by_id else first.order_by(c.seq.desc()).limit(1)
     walk = select(first.subquery("first")).cte("walk", recursive=True)
-    parent = tables.checkpoints.alias("parent")
+    # The bounds say "equal" in a way that only the unique index can answer in order. By plain equality Postgres takes
+    # the index on (namespace, seq) in a table that was never analysed, and filters: 36 ms for 500 steps against 4.
+    parent, named = tables.checkpoints.alias("parent"), tables.checkpoints.alias("named")
+    found = (
+        select(named.c.seq)
+        .where(
+            named.c.thread_key == walk.c.thread_key,
+            named.c.namespace == bindparam("ns"),
+            named.c.checkpoint_id >= walk.c.parent_checkpoint_id,
+            named.c.checkpoint_id <= walk.c.parent_checkpoint_id,
+        )
+        .order_by(named.c.checkpoint_id)
+        .limit(1)
+        .correlate(walk)
+        .scalar_subquery()
+    )
     walk = walk.union_all(
         select(parent.c.thread_key, parent.c.seq, parent.c.parent_checkpoint_id, walk.c.depth + 1).where(
-            parent.c.thread_key == walk.c.thread_key,
-            parent.c.namespace == bindparam("ns"),
-            parent.c.checkpoint_id == walk.c.parent_checkpoint_id,
-            walk.c.depth < bindparam("most"),
+            parent.c.thread_key == walk.c.thread_key, parent.c.seq == found, walk.c.depth < bindparam("most")
         )
     )
     return (

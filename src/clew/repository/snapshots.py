@@ -228,17 +228,15 @@ def _root(thread_id: str, row: Any) -> Node:
 
 def _snapshot(store: Store, thread_id: str, row: Any, values: Any) -> StateSnapshot[Any]:
     metadata, parent = metadata_of(thread_id, row), row.parent_checkpoint_id
-    config = CheckpointConfig.model_construct(
-        thread_id=thread_id, checkpoint_id=row.checkpoint_id, namespace=metadata.namespace
-    )
+    place = {"thread_id": thread_id, "namespace": metadata.namespace}
     interrupts: Sequence[Any] = () if row.interrupts is None else store.codec.decode(row.interrupts)
-    return StateSnapshot.model_construct(
+    return StateSnapshot.built(
         values=values,
         next_nodes=metadata.next_nodes,
         tasks=metadata.next_nodes,
-        config=config,
+        config=CheckpointConfig.built(checkpoint_id=row.checkpoint_id, **place),
         metadata=metadata,
-        parent_config=None if parent is None else config.model_copy(update={"checkpoint_id": parent}),
+        parent_config=None if parent is None else CheckpointConfig.built(checkpoint_id=parent, **place),
         pending_interrupts=tuple(Interrupt(id=name, node=node, payload=payload) for name, node, payload in interrupts),
     )
 

@@ -15,7 +15,7 @@ from clew.structure.diff import (
 )
 from clew.structure.encoding import digest_of, encode
 from clew.structure.live import SpanSet
-from clew.structure.manifest import decode_manifest, decode_spans, log_bytes
+from clew.structure.manifest import decode_manifest, decode_spans, log_bytes, spans_within
 from clew.structure.nodes import Inline, Kind, Node, Record, Run, Span, runs_of, spans_of
 from clew.structure.placing import Append, Placement, Tips, place
 from clew.structure.pool import ElementPool
@@ -57,6 +57,7 @@ __all__ = [
     "same",
     "select_channels",
     "spans_of",
+    "spans_within",
     "wanted",
     "with_elements",
 ]

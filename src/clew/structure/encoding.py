@@ -141,7 +141,7 @@ class _Encoder:
         return Run(kind, name, elements, digests, tuple(sorted(loose)))
 
 
-def common_prefix(left: Sequence[bytes | None], right: Sequence[bytes | None]) -> int:
+def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
     """How many leading elements are equal."""
     limit = min(len(left), len(right))
     if left[:limit] == right[:limit]:  # the usual case, an append, at C speed

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from clew.structure.nodes import Span
 
 __all__ = ["SpanSet"]
+
+_BEYOND = 2**63
 
 
 class SpanSet:
@@ -45,17 +47,21 @@ class SpanSet:
         """Take positions out, wherever they are in."""
         for log, start, end in spans:
             ranges = self._logs.get(log)
-            if ranges is None:
+            if ranges is None or start >= end:
+                continue
+            first = max(bisect_right(ranges, (start, _BEYOND)) - 1, 0)
+            if ranges[first][1] <= start:
+                first += 1
+            last = bisect_left(ranges, (end,), first)
+            if first >= last:
                 continue
             kept = []
-            for low, high in ranges:
-                if low < start:
-                    kept.append((low, min(high, start)))
-                if high > end:
-                    kept.append((max(low, end), high))
-            if kept:
-                self._logs[log] = kept
-            else:
+            if ranges[first][0] < start:
+                kept.append((ranges[first][0], start))
+            if ranges[last - 1][1] > end:
+                kept.append((end, ranges[last - 1][1]))
+            ranges[first:last] = kept
+            if not ranges:
                 del self._logs[log]
 
     def covered(self, log: int, start: int, end: int) -> int:
@@ -66,7 +72,7 @@ class SpanSet:
         """The spans of the set between the positions ``start`` and ``end`` (excluded) of ``log``, in order."""
         ranges = self._logs.get(log, [])
         found: list[Span] = []
-        index = max(bisect_right(ranges, (start, 2**63)) - 1, 0)
+        index = max(bisect_right(ranges, (start, _BEYOND)) - 1, 0)
         while index < len(ranges) and ranges[index][0] < end:
             low, high = max(ranges[index][0], start), min(ranges[index][1], end)
             if low < high:

@@ -8,7 +8,7 @@ an integer is a run (its kind in the two low bits, the number of its spans above
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from zlib import crc32
 
@@ -17,7 +17,15 @@ import ormsgpack
 from clew.errors import CorruptData
 from clew.structure.nodes import Inline, Kind, Node, Record, Run, Span, runs_of
 
-__all__ = ["decode_manifest", "decode_spans", "encode_manifest", "encode_spans", "log_bytes", "manifest_size"]
+__all__ = [
+    "decode_manifest",
+    "decode_spans",
+    "encode_manifest",
+    "encode_spans",
+    "log_bytes",
+    "manifest_size",
+    "spans_within",
+]
 
 MANIFEST_VERSION: Final = 1
 _HEADER = 5
@@ -67,6 +75,25 @@ def decode_spans(data: bytes) -> list[Span]:
         ]
     except (ValueError, TypeError, IndexError) as exc:
         raise CorruptData("the spans of a checkpoint cannot be read") from exc
+
+
+def spans_within(data: bytes, bounds: Mapping[int, tuple[int, int]]) -> list[Span]:
+    """Those of the stored spans that have a position between their log's bounds, for looking through very many."""
+    if not data:
+        return []
+    found: list[Span] = []
+    try:
+        logs, flat = ormsgpack.unpackb(data)
+        wanted = {index: bounds[log] for index, log in enumerate(logs) if log in bounds}
+        if wanted:
+            for index, start, length in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+                if index in wanted:
+                    low, high = wanted[index]
+                    if start < high and start + length > low:
+                        found.append(Span(logs[index], start, start + length))
+    except (ValueError, TypeError, IndexError) as exc:
+        raise CorruptData("the spans of a checkpoint cannot be read") from exc
+    return found
 
 
 def log_bytes(log: int) -> bytes:

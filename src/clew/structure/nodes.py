@@ -55,6 +55,10 @@ class Run:
     loose: tuple[int, ...] = ()
     spans: tuple[Span, ...] = ()
 
+    def placed(self, spans: tuple[Span, ...]) -> Run:
+        """The same run, its elements lying in ``spans``."""
+        return Run(self.kind, self.name, self.elements, self.hashes, self.loose, spans)
+
     @property
     def count(self) -> int:
         """How many elements the spans name."""

@@ -6,7 +6,7 @@ Pure: from (base's placed form, new form, what is known of the logs) to a placem
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from clew.structure.encoding import common_prefix, common_suffix
@@ -93,15 +93,15 @@ class _Draft:
             self.ordinal += 1
             self.log = None
             if self.ordinal in rewritten:
-                return replace(form, spans=(self.append(form.elements, None),) if form.elements else ())
-            return replace(form, spans=self.run(form.elements, partner if isinstance(partner, Run) else None))
+                return form.placed((self.append(form.elements, None),) if form.elements else ())
+            return form.placed(self.run(form.elements, partner if isinstance(partner, Run) else None))
         if isinstance(form, Record):
             known = partner if isinstance(partner, Record) else None
             children = [
                 self.node(child, known.child(key) if known else None, rewritten)
                 for key, child in zip(form.keys, form.children, strict=True)
             ]
-            return replace(form, children=tuple(children))
+            return Record(form.name, form.keys, tuple(children))
         return form
 
     def run(self, elements: list[bytes], partner: Run | None) -> tuple[Span, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from clew.codec import Codec
 from clew.errors import CorruptData
@@ -12,6 +12,8 @@ from clew.structure.nodes import Inline, Kind, Node, Record, Span
 from clew.structure.segments import Segment
 
 __all__ = ["ElementPool"]
+
+_UNCHANGING: Final = frozenset({str, int, float, bool, type(None), bytes})
 
 
 class ElementPool:
@@ -27,6 +29,7 @@ class ElementPool:
             self._wanted.setdefault(span.log, []).append(span)
         self._pieces: dict[int, list[tuple[int, list[Any]]]] = {}
         self._joined = True
+        self._small: dict[bytes, Any] = {}
 
     def add(self, segment: Segment) -> None:
         """Decode what is wanted of the segment."""
@@ -45,7 +48,7 @@ class ElementPool:
             CorruptData: where an element was in no segment.
         """
         if isinstance(root, Inline):
-            return self._codec.decode(root.data)
+            return self._inline(root.data)
         if isinstance(root, Record):
             children = {key: self.value(child) for key, child in zip(root.keys, root.children, strict=True)}
             return self._codec.rebuild(root.name, children)
@@ -56,6 +59,15 @@ class ElementPool:
             return values
         table = dict(values)
         return table if root.name is None else self._codec.rebuild(root.name, table)
+
+    def _inline(self, data: bytes) -> Any:
+        """Small values are each state's own, unless nobody can change them."""
+        if data in self._small:
+            return self._small[data]
+        value = self._codec.decode(data)
+        if type(value) in _UNCHANGING:
+            self._small[data] = value
+        return value
 
     def _elements(self, spans: Iterable[Span]) -> list[Any]:
         if not self._joined:

@@ -125,7 +125,7 @@ def _body(payload: bytes) -> memoryview:
     if flag != _RAW:
         raise CorruptData(f"payload format {flag.hex() or 'none'} is not known here; a newer clew wrote it")
     body = memoryview(payload)[5:]
-    if crc32(body) != int.from_bytes(payload[1:5], "big"):
+    if len(payload) < 5 or crc32(body) != int.from_bytes(payload[1:5], "big"):
         raise CorruptData("its checksum does not match")
     return body
 
@@ -150,6 +150,8 @@ def due(rows: Sequence[Row]) -> slice | None:
     about once a tier, and a put merges at most once. Looks back from the end to the first full row only.
     """
     end = len(rows)
+    if end < FAN:
+        return None
     while end > 0 and not rows[end - 1].full:
         tier, first = _tier(rows[end - 1]), end - 1
         while first > 0 and _tier(rows[first - 1]) == tier and rows[first - 1].end == rows[first].start:
