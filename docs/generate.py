@@ -47,14 +47,30 @@ GROUPS: Final = {
         "DurabilityMode",
         "NOT_LOADED",
     ),
+    "Records of looking back": tuple(
+        name for name in clew.__all__ if getattr(getattr(clew, name), "__module__", "") == "clew.records.diff"
+    ),
+    "Records of retention": tuple(
+        name for name in clew.__all__ if getattr(getattr(clew, name), "__module__", "") == "clew.records.retention"
+    ),
     "Records of the agent side": tuple(
         name
         for name in clew.__all__
         if getattr(getattr(clew, name), "__module__", "") in ("clew.records.agent", "clew.records.executor")
     ),
+    "Durable execution": (
+        *(
+            name
+            for name in clew.__all__
+            if getattr(getattr(clew, name), "__module__", "")
+            in ("clew.records.runs", "clew.recorder", "clew.executor")
+        ),
+        "Policy",
+    ),
     "Codec and ids": ("Codec", "new_id", "new_checkpoint_id"),
 }
 CONSTANTS: Final = {
+    "Policy": "A function of an `AgentResumeEvidence` and a `Run` that returns `Continue()` or `Suspend(reason=…)`.",
     "NOT_CHECKED": "For `expected_head`: any head will do. The default.",
     "NOT_LOADED": "What `state` holds in a checkpoint that was read with `load_state=False`. It cannot be put back.",
 }

@@ -61,6 +61,15 @@ class Call:
         return await asyncio.to_thread(self._entered.__exit__, *failure)
 
 
+def executor(checkpointer: Any, **options: Any) -> Any:
+    """The executor of a checkpointer's face, to be awaited on both."""
+    from clew import AsyncSqlAgentExecutor, SqlAgentExecutor
+
+    if isinstance(checkpointer, Awaiting):
+        return Awaiting(SqlAgentExecutor(checkpointer._wrapped, **options))
+    return AsyncSqlAgentExecutor(checkpointer, **options)
+
+
 def _awaiting(result: Any) -> Any:
     """A result is handed on as it is, unless it is itself a part of the face, such as a recorder."""
     return Awaiting(result) if hasattr(result, "__enter__") and _is_ours(result) else result

@@ -14,7 +14,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -39,14 +39,15 @@ SETTINGS: Final = {
 class Session:
     """What the processes of one test session share: a folder, and in it the server and what was made on it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, settings: Mapping[str, str] = SETTINGS) -> None:
         self.root = root
+        self._settings = settings
 
     @classmethod
-    def begin(cls) -> Session:
+    def begin(cls, settings: Mapping[str, str] = SETTINGS) -> Session:
         root = Path(tempfile.mkdtemp(prefix="clew-tests-"))
         root.chmod(0o755)  # the server may run as another user
-        return cls(root)
+        return cls(root, settings)
 
     def end(self) -> None:
         """Stop what was started, drop what was made on a server of somebody else's, remove the folder."""
@@ -106,7 +107,7 @@ class Session:
         if given:
             execute(given, "SELECT 1")
             return given
-        return _Binaries.find(self.root).start()
+        return _Binaries.find(self.root).start(self._settings)
 
 
 class _Binaries:
@@ -129,7 +130,7 @@ class _Binaries:
                 shutil.copytree(libraries, copy / libraries.name, symlinks=True)
         return cls(copy / installed.relative_to(package.parent), root)
 
-    def start(self) -> str:
+    def start(self, given: Mapping[str, str]) -> str:
         self.data.mkdir(mode=0o700)
         self.log.touch()
         if os.geteuid() == 0:
@@ -138,10 +139,10 @@ class _Binaries:
         self._run("initdb", "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
         for attempt in (1, 2, 3):
             port = _free_port()
-            settings = {**SETTINGS, "port": str(port), "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
-            given = " ".join(f"-c {name}='{value}'" for name, value in settings.items())
+            settings = {**given, "port": str(port), "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
+            options = " ".join(f"-c {name}='{value}'" for name, value in settings.items())
             try:
-                self.control("start", "-l", str(self.log), "-o", given)
+                self.control("start", "-l", str(self.log), "-o", options)
             except subprocess.CalledProcessError:
                 if attempt == 3:  # somebody else may have taken the port in between, but hardly three times
                     raise

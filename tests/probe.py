@@ -66,7 +66,7 @@ class Probe:
         return [seq for (seq,) in self.rows(select(c.seq).order_by(c.thread_key, c.seq))]
 
     def problems(self) -> list[str]:
-        """What is wrong with the segments: overlaps, dangling spans, rows that nobody names. Empty where all is well."""
+        """What is wrong with the segments: overlaps, dangling spans, rows nobody names. Empty where all is well."""
         s, c = self.tables.segments.c, self.tables.checkpoints.c
         held: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
         found: list[str] = []

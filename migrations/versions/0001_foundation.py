@@ -90,7 +90,12 @@ def upgrade(op: Operations, schema: str | None) -> None:
         schema=schema,
         sqlite_with_rowid=False,
     )
-    op.create_index("ix_clew_checkpoints_latest", "clew_checkpoints", ["thread_key", "namespace", "seq"], schema=schema)
+    op.create_index(
+        "ix_clew_checkpoints_latest",
+        "clew_checkpoints",
+        ["thread_key", "namespace", "seq", "parent_checkpoint_id"],
+        schema=schema,
+    )
     op.create_index(
         "ix_clew_checkpoints_run",
         "clew_checkpoints",

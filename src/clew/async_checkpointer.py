@@ -11,28 +11,42 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
-
-from sqlalchemy.ext.asyncio import AsyncEngine
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from clew.checkpointer import Checkpointer
 from clew.codec import Codec
-from clew.engine import AwaitedDatabase, EngineOptions, open_async, parse, wrap_async
-from clew.flows import Core, Flow, Flows, Leases, Step, Turn, Turns, core_for, documented_by, schema_step
+from clew.engine import (
+    AwaitedBoundDatabase,
+    AwaitedDatabase,
+    EngineOptions,
+    bound_async,
+    open_async,
+    parse,
+    wrap_async,
+)
+from clew.errors import InvalidInput
+from clew.flows import Core, Flow, Flows, HostMemories, Leases, Step, Turn, Turns, core_for, documented_by, schema_step
+from clew.flows.recording import RecordingFlows
+from clew.groups.retention import AsyncRetention
 from clew.groups.runs import AsyncRuns
 from clew.groups.timeline import AsyncTimeline
+from clew.recorder import DEFAULT_PENDING, AsyncRecorder
 from clew.records import (
     Checkpoint,
     CheckpointConfig,
     CheckpointMetadata,
     CheckpointSource,
     CheckpointTuple,
+    DurabilityMode,
     Page,
     PendingWrite,
     Thread,
     ThreadStatistics,
 )
 from clew.repository import DEFAULT_MEMORY_BYTES, NOT_CHECKED, ExpectedHead, Filters
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 
 __all__ = ["AsyncCheckpointer"]
 
@@ -43,7 +57,7 @@ State = TypeVar("State")
 class AsyncDriver:
     """Runs steps and flows on a database, waiting in the calling task. Safe to share between tasks of one loop."""
 
-    def __init__(self, database: AwaitedDatabase, core: Core, *, migrate: bool = False) -> None:
+    def __init__(self, database: AwaitedDatabase | AwaitedBoundDatabase, core: Core, *, migrate: bool = False) -> None:
         self.database = database
         self.core = core
         self._migrate = migrate
@@ -56,6 +70,12 @@ class AsyncDriver:
         if not self._ready:
             await self.make_ready()
         return await self.database.run(step.unit, step.mode, doing=step.doing)
+
+    def bound(self, database: AwaitedBoundDatabase, core: Core) -> AsyncDriver:
+        """A driver inside a host's transaction. It has turns of its own: another's could wait for that transaction."""
+        bound = AsyncDriver(database, core, migrate=self._migrate)
+        bound._ready = self._ready
+        return bound
 
     async def drive(self, flow: Flow[T]) -> T:
         """What the flow returns, once all its steps are done."""
@@ -124,8 +144,12 @@ class AsyncCheckpointer(Generic[State]):
             leases=leases,
             memory_bytes=memory_bytes,
         )
-        self._driver = AsyncDriver(database, core, migrate=migrate)
-        self._flows = Flows(core)
+        self._use(AsyncDriver(database, core, migrate=migrate))
+
+    def _use(self, driver: AsyncDriver) -> None:
+        self._driver = driver
+        self._flows = Flows(driver.core)
+        self._hosts = HostMemories(driver.core)
 
     @classmethod
     def open(
@@ -192,6 +216,15 @@ class AsyncCheckpointer(Generic[State]):
         """Wait for what runs, then close the pool, if it is the checkpointer's own. Closing twice is fine."""
         await self._driver.database.close()
 
+    def bind(self, connection: AsyncConnection | AsyncSession | async_scoped_session[Any]) -> AsyncCheckpointer[State]:
+        if isinstance(self._driver.database, AwaitedBoundDatabase):
+            raise InvalidInput("this checkpointer is bound already; bind the one that it came from")
+        target, pool = bound_async(connection)
+        core, staged = self._hosts.staged(pool, self._driver.database.pool)
+        bound = object.__new__(type(self))
+        bound._use(self._driver.bound(AwaitedBoundDatabase(target, staged, core.store.dialect.name), core))
+        return bound
+
     async def ping(self) -> None:
         await self._driver.database.ping()
 
@@ -201,9 +234,27 @@ class AsyncCheckpointer(Generic[State]):
         return AsyncRuns(self._driver)
 
     @property
+    def retention(self) -> AsyncRetention:
+        """Cleaning up and moving: pruning, expiry, verifying, compacting, export and import."""
+        return AsyncRetention(self._driver)
+
+    @property
     def timeline(self) -> AsyncTimeline:
         """Looking back, lineage and changing course: snapshots, diffs, forks, updates, copies."""
         return AsyncTimeline(self._driver)
+
+    def recorder(
+        self,
+        thread_id: str,
+        namespace: Iterable[str] = (),
+        *,
+        run_id: str | None = None,
+        durability: DurabilityMode | str = DurabilityMode.SYNC,
+        lease_token: int | None = None,
+        max_pending: int = DEFAULT_PENDING,
+    ) -> AsyncRecorder:
+        flows = RecordingFlows(self._driver.core, thread_id, namespace, run_id, lease_token)
+        return AsyncRecorder(self._driver, flows, durability, max_pending)
 
     async def put(
         self,

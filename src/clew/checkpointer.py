@@ -8,27 +8,35 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from clew.codec import Codec
-from clew.engine import EngineOptions, SyncDatabase, open_sync, parse, wrap_sync
-from clew.flows import Core, Flow, Flows, Leases, Step, Turn, Turns, core_for, schema_step
+from clew.engine import BoundDatabase, EngineOptions, SyncDatabase, bound_sync, open_sync, parse, wrap_sync
+from clew.errors import InvalidInput
+from clew.flows import Core, Flow, Flows, HostMemories, Leases, Step, Turn, Turns, core_for, schema_step
+from clew.flows.recording import RecordingFlows
+from clew.groups.retention import Retention
 from clew.groups.runs import Runs
 from clew.groups.timeline import Timeline
+from clew.recorder import DEFAULT_PENDING, Recorder
 from clew.records import (
     Checkpoint,
     CheckpointConfig,
     CheckpointMetadata,
     CheckpointSource,
     CheckpointTuple,
+    DurabilityMode,
     Page,
     PendingWrite,
     Thread,
     ThreadStatistics,
 )
 from clew.repository import DEFAULT_MEMORY_BYTES, NOT_CHECKED, ExpectedHead, Filters
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, scoped_session
 
 __all__ = ["Checkpointer"]
 
@@ -39,7 +47,7 @@ State = TypeVar("State")
 class Driver:
     """Runs steps and flows on a database, waiting in the calling thread. Safe to share between threads."""
 
-    def __init__(self, database: SyncDatabase, core: Core, *, migrate: bool = False) -> None:
+    def __init__(self, database: SyncDatabase | BoundDatabase, core: Core, *, migrate: bool = False) -> None:
         self.database = database
         self.core = core
         self._migrate = migrate
@@ -52,6 +60,12 @@ class Driver:
         if not self._ready:
             self.make_ready()
         return self.database.run(step.unit, step.mode, doing=step.doing)
+
+    def bound(self, database: BoundDatabase, core: Core) -> Driver:
+        """A driver inside a host's transaction. It has turns of its own: another's could wait for that transaction."""
+        bound = Driver(database, core, migrate=self._migrate)
+        bound._ready = self._ready
+        return bound
 
     def drive(self, flow: Flow[T]) -> T:
         """What the flow returns, once all its steps are done."""
@@ -120,8 +134,12 @@ class Checkpointer(Generic[State]):
             leases=leases,
             memory_bytes=memory_bytes,
         )
-        self._driver = Driver(database, core, migrate=migrate)
-        self._flows = Flows(core)
+        self._use(Driver(database, core, migrate=migrate))
+
+    def _use(self, driver: Driver) -> None:
+        self._driver = driver
+        self._flows = Flows(driver.core)
+        self._hosts = HostMemories(driver.core)
 
     @classmethod
     def open(
@@ -196,6 +214,31 @@ class Checkpointer(Generic[State]):
         """Close the pool, if it is the checkpointer's own. Closing twice is fine."""
         self._driver.database.close()
 
+    def bind(self, connection: Connection | Session | scoped_session[Any]) -> Checkpointer[State]:
+        """A checkpointer whose methods work inside the transaction of ``connection``, which the caller ends.
+
+        What it stores and the caller's own rows are committed or rolled back together. It commits nothing, repeats
+        nothing, and an error that it raises leaves the transaction usable and as it was before the call. It is good
+        for as long as the connection or the session is, for one thread at a time, and need not be closed. A thread
+        that was put to stays locked until the transaction ends, so keep that short.
+
+        The transaction has to be READ COMMITTED on Postgres, of any kind on SQLite, where one that has read before
+        it first writes should be begun with ``BEGIN IMMEDIATE``. Time limits are the connection's. Savepoints are
+        to be SQLAlchemy's (``begin_nested``), not made by hand: it has to know when one is rolled back.
+
+        Every method of it also raises ``InvalidInput`` on a connection in AUTOCOMMIT or above READ COMMITTED.
+
+        Raises:
+            InvalidInput: neither a ``Connection`` nor a ``Session``, for the other kind of database, or bound already.
+        """
+        if isinstance(self._driver.database, BoundDatabase):
+            raise InvalidInput("this checkpointer is bound already; bind the one that it came from")
+        target, pool = bound_sync(connection)
+        core, staged = self._hosts.staged(pool, self._driver.database.engine.pool)
+        bound = object.__new__(type(self))
+        bound._use(self._driver.bound(BoundDatabase(target, staged, core.store.dialect.name), core))
+        return bound
+
     def ping(self) -> None:
         """Ask the database for a sign of life, for a health check."""
         self._driver.database.ping()
@@ -206,9 +249,37 @@ class Checkpointer(Generic[State]):
         return Runs(self._driver)
 
     @property
+    def retention(self) -> Retention:
+        """Cleaning up and moving: pruning, expiry, verifying, compacting, export and import."""
+        return Retention(self._driver)
+
+    @property
     def timeline(self) -> Timeline:
         """Looking back, lineage and changing course: snapshots, diffs, forks, updates, copies."""
         return Timeline(self._driver)
+
+    def recorder(
+        self,
+        thread_id: str,
+        namespace: Iterable[str] = (),
+        *,
+        run_id: str | None = None,
+        durability: DurabilityMode | str = DurabilityMode.SYNC,
+        lease_token: int | None = None,
+        max_pending: int = DEFAULT_PENDING,
+    ) -> Recorder:
+        """A recorder of the boundaries of a run in one namespace, to be entered with ``with``.
+
+        It gives out ids up front, each boundary the child of the last one, beginning from the namespace's latest.
+        ``durability`` is ``sync`` (durable before ``record`` returns), ``async`` (written in the background, in order)
+        or ``exit`` (the last boundary alone, and each that interrupts). ``lease_token`` is what every write presents.
+        ``max_pending`` bounds what is queued in ``async``.
+
+        Raises:
+            InvalidInput: an id or namespace that cannot be stored, an unknown durability.
+        """
+        flows = RecordingFlows(self._driver.core, thread_id, namespace, run_id, lease_token)
+        return Recorder(self._driver, flows, durability, max_pending)
 
     def put(
         self,

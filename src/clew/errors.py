@@ -30,6 +30,7 @@ on which ids, why it was refused and what to do, and never hold payloads or pass
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Callable
 from datetime import datetime
 
 __all__ = [
@@ -57,7 +58,10 @@ __all__ = [
 
 
 class ClewError(Exception):
-    """The root of everything that clew raises on purpose."""
+    """The root of everything that clew raises on purpose. Every one can be pickled, its facts included."""
+
+    def __reduce__(self) -> tuple[Callable[..., ClewError], tuple[object, ...]]:
+        return _rebuilt, (type(self), self.args, vars(self))
 
 
 class InvalidInput(ClewError, ValueError):
@@ -75,9 +79,6 @@ class Unserializable(InvalidInput):
         self.path = path
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type[Unserializable], tuple[str, str]]:
-        return type(self), (self.path, self.reason)
-
 
 class InvalidUrl(InvalidInput):
     """A database URL that cannot be honoured as written. Its password is never in the message."""
@@ -91,9 +92,6 @@ class UnknownSchema(InvalidInput):
         self.schema = schema
         self.expected = expected
 
-    def __reduce__(self) -> tuple[type[UnknownSchema], tuple[object, str]]:
-        return type(self), (self.schema, self.expected)
-
 
 class UnknownVersion(InvalidInput):
     """An agent checkpoint's envelope of a version that is not read here; ``version`` is what it names, or None."""
@@ -105,9 +103,6 @@ class UnknownVersion(InvalidInput):
         )
         self.version = version
         self.expected = expected
-
-    def __reduce__(self) -> tuple[type[UnknownVersion], tuple[object, int]]:
-        return type(self), (self.version, self.expected)
 
 
 class NotFound(ClewError, LookupError):
@@ -196,3 +191,10 @@ class WrongContext(ClewError, RuntimeError):
 
 class AgentExecutorError(ClewError):
     """The executor's storage or policy failed; the cause is chained."""
+
+
+def _rebuilt(cls: type[ClewError], args: tuple[object, ...], facts: dict[str, object]) -> ClewError:
+    """An error as it was, made without its constructor, which takes the facts apart from the message."""
+    error = cls.__new__(cls, *args)
+    vars(error).update(facts)
+    return error

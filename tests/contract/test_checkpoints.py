@@ -10,6 +10,7 @@ import pytest
 
 import clew
 from clew import BarrierArrivals, Checkpoint, CheckpointConfig, Interrupt, PendingActivation, PendingWrite
+
 from probe import Probe
 
 

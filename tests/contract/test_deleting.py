@@ -8,6 +8,7 @@ import pytest
 
 import clew
 from clew import Checkpoint, CheckpointConfig, PendingWrite
+
 from probe import Probe
 
 BIG = "x" * 400

@@ -10,6 +10,7 @@ from typing import Any
 
 import clew
 from clew import Checkpoint, CheckpointConfig
+
 from probe import Probe
 
 WRITER = """

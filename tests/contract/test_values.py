@@ -16,7 +16,9 @@ import pytest
 
 import clew
 from clew import Checkpoint, CheckpointConfig, Interrupt, PendingActivation, PendingWrite
+
 from probe import Probe
+from states import same
 
 
 def at(checkpoint_id: str | None = "c1", thread_id: str = "t", namespace: tuple[str, ...] = ()) -> CheckpointConfig:
@@ -46,21 +48,6 @@ class Plan(pydantic.BaseModel):
     goal: str
     steps: list[str] = []
     mood: Mood = Mood.CALM
-
-
-def same(left: Any, right: Any) -> bool:
-    """Equal and of the same types all the way down, NaN and the sign of zero included."""
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, float):
-        return left.hex() == right.hex() or (math.isnan(left) and math.isnan(right))
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    if isinstance(left, dict):
-        return len(left) == len(right) and all(map(same, left, right)) and all(map(same, left.values(), right.values()))
-    if isinstance(left, datetime):
-        return left == right and left.utcoffset() == right.utcoffset() and left.fold == right.fold
-    return bool(left == right)
 
 
 VALUES: dict[str, list[Any]] = {
@@ -351,7 +338,7 @@ async def test_text_that_does_not_fit_an_id_is_refused_by_name(checkpointer: Any
             ("namespace", lambda: checkpointer.list("t", under=(text,))),
             ("task_id", lambda: checkpointer.put_writes(at("c1"), [PendingWrite(node="n", payload=1, task_id=text)])),
             ("node", lambda: checkpointer.put_writes(at("c1"), [PendingWrite(node=text, payload=1)])),
-            ("channel", lambda: checkpointer.put(made(pending_writes=[PendingWrite(node="n", payload=1, channel=text)]))),
+            ("channel", lambda: checkpointer.put_writes(at("c1"), [write.model_copy(update={"channel": text})])),
         ]  # fmt: skip
     for name, call in calls:
         with pytest.raises(clew.InvalidInput, match=name):
@@ -382,7 +369,7 @@ async def test_state_type_gives_typed_states_back(opener: Any) -> None:
 async def test_a_state_that_does_not_fit_its_type_is_an_error_that_names_the_checkpoint(opener: Any) -> None:
     async with opener() as untyped, opener(state_type=Plan) as typed:
         await untyped.put(made({"goal": 5}))
-        with pytest.raises(clew.CorruptData, match="'c1'.*state.goal"):
+        with pytest.raises(clew.CorruptData, match=r"'c1'.*state\.goal"):
             await typed.get(at())
         await untyped.put(made({"goal": "fits"}, "c2"))
         assert (await typed.get(at("c2"))).state == Plan(goal="fits")

@@ -9,6 +9,7 @@ import pytest
 
 import clew
 from clew import Checkpoint, CheckpointConfig, PendingWrite
+
 from probe import Probe
 
 

@@ -16,13 +16,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from clew.cli import deleting, demo, importing, looking, measuring, migrating, recording, running, timeline
+from clew.cli import deleting, demo, importing, looking, measuring, migrating, recording, retention, running, timeline
 from clew.cli.output import fail
 from clew.errors import ClewError
 
 __all__ = ["app"]
 
-SUBJECTS: Final = (demo, migrating, recording, looking, measuring, timeline, running, deleting, importing)
+SUBJECTS: Final = (demo, migrating, recording, looking, measuring, timeline, running, deleting, retention, importing)
 
 app: Final = typer.Typer(
     name="clew",

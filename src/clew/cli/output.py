@@ -117,17 +117,17 @@ def print_state(state: Any) -> None:
 
 @contextmanager
 def progress(label: str, total: int | None) -> Iterator[Callable[..., None]]:
-    """A bar on stderr while its context lasts; gives what moves it by one, and takes a total that was not known yet.
+    """A bar on stderr while its context lasts; gives what moves it, by one, and takes a total that was not known yet.
 
     Nothing is shown where nobody looks.
     """
     if not _ERR.is_terminal:
-        yield lambda *_: None
+        yield lambda *_, **__: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=_ERR, transient=True) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda total=None: bar.update(task, advance=1, total=total)
+        yield lambda total=None, by=1: bar.update(task, advance=by, total=total)
 
 
 def _is_message(value: Any) -> bool:

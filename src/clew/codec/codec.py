@@ -12,7 +12,6 @@ from ormsgpack import packb
 from clew.codec.extensions import OPTIONS, Refused, array_header, is_plain_text
 from clew.codec.reading import Reading, holds_bytes, rebuilt
 from clew.codec.registry import Registry
-from clew.codec.serialized import Serialized
 from clew.codec.writing import Quick, Strict
 from clew.errors import CorruptData, UnknownType, Unserializable
 
@@ -31,12 +30,12 @@ class Codec:
 
     def __init__(self, types: Iterable[type] = ()) -> None:
         self._registry = Registry()
-        self._load: Callable[[Serialized], Any] | None = None
+        self._load: Callable[[bytes], Any] | None = None
         for cls in types:
             self.register(cls)
 
-    def loading(self, load: Callable[[Serialized], Any]) -> Codec:
-        """A codec that shares this one's types and reads ``load(value)`` wherever a ``Serialized`` value was stored."""
+    def loading(self, load: Callable[[bytes], Any]) -> Codec:
+        """A codec that shares this one's types and reads ``load(value.packed())`` where a ``Serialized`` was stored."""
         other = copy(self)
         other._load = load
         return other

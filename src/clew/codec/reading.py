@@ -10,7 +10,6 @@ from ormsgpack import Ext, packb, unpackb
 
 from clew.codec.extensions import READERS, Tag, array_header
 from clew.codec.registry import Registry
-from clew.codec.serialized import Serialized
 from clew.errors import ClewError, CorruptData
 
 __all__ = ["Reading", "rebuilt"]
@@ -21,7 +20,7 @@ _END: Final = object()
 class Reading:
     """One call of ormsgpack, and what went wrong in its hook: ormsgpack swallows whatever a hook raises."""
 
-    def __init__(self, registry: Registry, load: Callable[[Serialized], Any] | None = None) -> None:
+    def __init__(self, registry: Registry, load: Callable[[bytes], Any] | None = None) -> None:
         self._registry = registry
         self._load = load
         self._failure: BaseException | None = None
@@ -53,7 +52,7 @@ class Reading:
         # One frame of Python for each level: see MAX_DEPTH.
         try:
             if tag == Tag.SERIALIZED and self._load is not None:
-                return self._load(Serialized.unpacked(data))
+                return self._load(data)
             if tag in READERS:
                 return READERS[tag](data)
             if tag == Tag.END and data == self._end:

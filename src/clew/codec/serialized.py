@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
 import ormsgpack
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 __all__ = ["Serialized"]
 
 _USUAL: Final = "msgpack"
 _DELTA_SNAPSHOT: Final = 7
 _ARRAY: Final = 6
+_ROLES: Final = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+_ZSTD: Final = "zstd/"
+_COMPRESSED_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +48,27 @@ class Serialized:
         size = payload[0]
         return cls(payload[1 : 1 + size].decode() if size else _USUAL, payload[1 + size :])
 
+    def compressed(self) -> Serialized:
+        """The same, smaller where that is worth while; ``opened`` gives it back."""
+        if len(self.data) < _COMPRESSED_BYTES:
+            return self
+        packed = zstd.compress(self.data)
+        return Serialized(_ZSTD + self.type, packed) if len(packed) < len(self.data) * 0.9 else self
+
+    def opened(self) -> Serialized:
+        """The inverse of ``compressed``."""
+        if not self.type.startswith(_ZSTD):
+            return self
+        return Serialized(self.type.removeprefix(_ZSTD), zstd.decompress(self.data))
+
     def plain(self) -> Any:
         """The value made of plain Python values, objects as dicts of their fields that are not empty.
 
         For showing it: nothing is imported and no object is made. What cannot be looked into, such as an encrypted
         value, is described by a text.
         """
+        if self.type.startswith(_ZSTD):
+            return self.opened().plain()
         try:
             if self.type == "null":
                 return None
@@ -73,4 +97,7 @@ def _plain_extension(code: int, data: bytes) -> Any:
     _, name, value, *_ = held
     if not isinstance(value, dict):
         return value
-    return {"class": name, **{key: item for key, item in value.items() if item not in (None, "", [], {})}}
+    fields = {key: item for key, item in value.items() if item not in (None, "", [], {})}
+    if "content" in value and fields.get("type") in _ROLES:  # a chat message, as clew's command line shows them
+        return {"role": _ROLES[fields.pop("type")], **fields}
+    return {"class": name, **fields}

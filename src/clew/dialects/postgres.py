@@ -25,7 +25,6 @@ from sqlalchemy import (
     text,
     type_coerce,
 )
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.selectable import TextualSelect
 
@@ -49,6 +48,8 @@ class _Postgres:
         return type_coerce(func.greatest(left, right), left.type)
 
     def insert(self, table: Any) -> Any:
+        from sqlalchemy.dialects.postgresql import insert
+
         return insert(table)
 
     def among(self, column: Column[Any] | ColumnElement[Any], name: str) -> ColumnElement[bool]:

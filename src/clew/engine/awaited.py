@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Pool
 from sqlalchemy.util import greenlet_spawn
 
 from clew.engine import sqlite
 from clew.engine.database import Mode, Progress, Stage, SyncDatabase, Unit, select_one
 from clew.errors import WrongContext
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 __all__ = ["AsyncDatabase", "AwaitedDatabase", "ThreadedDatabase"]
 
@@ -38,6 +41,11 @@ class AwaitedDatabase:
     @property
     def closed(self) -> bool:
         return self._core.closed
+
+    @property
+    def pool(self) -> Pool:
+        """The pool of the engine's connections."""
+        return self._core.engine.pool
 
     async def run(self, unit: Unit[T], mode: Mode, *, doing: str = "use the database") -> T:
         """What ``unit`` returns; see ``SyncDatabase.run``.

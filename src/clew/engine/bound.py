@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import Connection, Pool, event
 from sqlalchemy.engine import Transaction, TwoPhaseTransaction
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, scoped_session
 
 from clew.engine.database import Mode, Unit, select_one
 from clew.engine.failures import read
 from clew.engine.sqlite import BEGIN, raw
 from clew.errors import ClewError, Contention, InvalidInput, WrongContext
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session
 
 __all__ = ["AwaitedBoundDatabase", "BoundDatabase", "Witness", "bound_async", "bound_sync"]
 
@@ -44,13 +46,13 @@ class Witness(Protocol):
 class BoundDatabase:
     """A host's connection or session that runs units inside the host's transaction, for the sync face."""
 
-    def __init__(self, target: Connection | Session, witness: Witness, dialect: str, name: str) -> None:
+    def __init__(self, target: Connection | Session, witness: Witness, dialect: str) -> None:
         self._target = target
         self._witness = witness
         self.closed = False
         bind = target if isinstance(target, Connection) else _bind_of(target)
         if bind.dialect.name != dialect:
-            raise InvalidInput(f"the {name} is for {bind.dialect.name}, the checkpointer's database for {dialect}")
+            raise InvalidInput(f"the connection is to {bind.dialect.name}, the checkpointer is for {dialect}")
         self.dialect: Literal["sqlite", "postgresql"] = "sqlite" if dialect == "sqlite" else "postgresql"
 
     def run(self, unit: Unit[T], mode: Mode, *, doing: str = "use the database") -> T:
@@ -81,7 +83,7 @@ class BoundDatabase:
             tie.waiting[self._witness] = None
             if self.dialect == "sqlite":
                 return _on_sqlite(connection, unit, mode)
-            return _on_postgres(connection, unit, mode, tie, doing)
+            return _on_postgres(connection, unit, mode)
         except Exception as exc:
             raised = _explained(exc, doing)
             if raised is exc:
@@ -92,12 +94,12 @@ class BoundDatabase:
 class AwaitedBoundDatabase:
     """A host's async connection or session that runs units inside the host's transaction, for the async face."""
 
-    def __init__(self, target: AsyncConnection | AsyncSession, witness: Witness, dialect: str, name: str) -> None:
+    def __init__(self, target: AsyncConnection | AsyncSession, witness: Witness, dialect: str) -> None:
         self._target = target
-        inner = target.sync_connection if isinstance(target, AsyncConnection) else target.sync_session
+        inner = target.sync_session if hasattr(target, "sync_session") else target.sync_connection
         if inner is None:
             raise InvalidInput("the AsyncConnection is not connected yet; enter it, or await its start()")
-        self._core = BoundDatabase(inner, witness, dialect, name)
+        self._core = BoundDatabase(inner, witness, dialect)
 
     @property
     def dialect(self) -> Literal["sqlite", "postgresql"]:
@@ -111,7 +113,7 @@ class AwaitedBoundDatabase:
         """See ``BoundDatabase.run``. It runs in the calling task: cancelled, the host's transaction is lost with it."""
         if self._core.closed:
             raise WrongContext(f"could not {doing}: this bound checkpointer is closed")
-        result: T = await self._target.run_sync(self._core.perform, unit, mode, doing)  # type: ignore[arg-type]
+        result: T = await self._target.run_sync(self._core.perform, unit, mode, doing)
         return result
 
     async def ping(self) -> None:
@@ -127,6 +129,8 @@ def bound_sync(target: object) -> tuple[Connection | Session, Pool]:
     Raises:
         InvalidInput: it is neither a ``Connection`` nor a ``Session``, or cannot be told apart from other tenants'.
     """
+    from sqlalchemy.orm import Session, scoped_session
+
     found = target() if isinstance(target, scoped_session) else target
     if not isinstance(found, Connection | Session):
         raise InvalidInput(f"bind takes an sqlalchemy Connection or Session here, not {type(found).__name__}")
@@ -135,6 +139,8 @@ def bound_sync(target: object) -> tuple[Connection | Session, Pool]:
 
 def bound_async(target: object) -> tuple[AsyncConnection | AsyncSession, Pool]:
     """The same for the async face."""
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
     found = target() if isinstance(target, async_scoped_session) else target
     if isinstance(found, AsyncConnection):
         return found, found.sync_engine.pool
@@ -274,7 +280,7 @@ def _on_sqlite(connection: Connection, unit: Unit[T], mode: Mode) -> T:
     return result
 
 
-def _on_postgres(connection: Connection, unit: Unit[T], mode: Mode, tie: _Tie, doing: str) -> T:
+def _on_postgres(connection: Connection, unit: Unit[T], mode: Mode) -> T:
     connection.exec_driver_sql(_SAVEPOINT)
     try:
         result = unit(connection)

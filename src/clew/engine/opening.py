@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sqlalchemy import Engine
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from clew.engine import postgres, sqlite
 from clew.engine.awaited import AsyncDatabase, ThreadedDatabase
@@ -11,6 +12,9 @@ from clew.engine.database import SyncDatabase
 from clew.engine.options import EngineOptions
 from clew.engine.urls import parse
 from clew.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 __all__ = ["open_async", "open_sync", "wrap_async", "wrap_sync"]
 
@@ -67,6 +71,8 @@ def wrap_async(engine: AsyncEngine, *, timeout_s: float | None = None) -> AsyncD
     Raises:
         InvalidInput: not an ``AsyncEngine``, or one that speaks neither SQLite nor Postgres.
     """
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     if not isinstance(engine, AsyncEngine):
         raise InvalidInput(f"the async face takes an sqlalchemy AsyncEngine or a URL, not {type(engine).__name__}")
     return AsyncDatabase(engine, timeout_s=timeout_s)

@@ -9,15 +9,17 @@ import select
 import ssl
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from clew.engine.options import EngineOptions
 from clew.engine.urls import DatabaseUrl
 from clew.errors import ClewError, InvalidUrl
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 __all__ = ["async_engine", "asyncpg_arguments", "psycopg_arguments", "sync_engine", "went_away"]
 
@@ -59,6 +61,8 @@ def async_engine(url: DatabaseUrl, options: EngineOptions) -> AsyncEngine:
             f"{url.label} names psycopg, which the async face does not use; write postgresql:// or"
             " postgresql+asyncpg://, or open it with Checkpointer"
         )
+    from sqlalchemy.ext.asyncio import create_async_engine
+
     return create_async_engine(
         URL.create("postgresql+asyncpg"),
         connect_args=asyncpg_arguments(url, options),

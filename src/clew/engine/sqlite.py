@@ -12,14 +12,16 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from clew.engine.options import EngineOptions
 from clew.engine.urls import DatabaseUrl
 from clew.errors import InvalidUrl
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 __all__ = ["BEGIN", "Anchor", "async_engine", "borrowed_transaction", "raw", "sync_engine"]
 
@@ -54,6 +56,8 @@ def async_engine(url: DatabaseUrl, options: EngineOptions) -> tuple[AsyncEngine,
     Raises:
         InvalidUrl: the file's directory does not exist.
     """
+    from sqlalchemy.ext.asyncio import create_async_engine
+
     location, anchor = _location(url, "sqlite+aiosqlite")
     engine = create_async_engine(location, connect_args=_connect_arguments(options), **_pool_arguments(url, options))
     _prepare(engine.sync_engine, url, options)

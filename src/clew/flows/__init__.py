@@ -7,4 +7,16 @@ from clew.flows.hosting import HostMemories
 from clew.flows.steps import Core, Flow, Step, Turn
 from clew.flows.turns import Turns
 
-__all__ = ["Core", "Flow", "Flows", "HostMemories", "Leases", "Step", "Turn", "Turns", "core_for", "documented_by", "schema_step"]
+__all__ = [
+    "Core",
+    "Flow",
+    "Flows",
+    "HostMemories",
+    "Leases",
+    "Step",
+    "Turn",
+    "Turns",
+    "core_for",
+    "documented_by",
+    "schema_step",
+]

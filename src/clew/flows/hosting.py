@@ -1,4 +1,4 @@
-"""What a checkpointer remembers where it takes part in hosts' transactions. How they end is told by ``engine.bound``."""
+"""What a checkpointer remembers where it takes part in hosts' transactions. How they end: ``engine.bound``."""
 
 from __future__ import annotations
 

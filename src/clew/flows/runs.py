@@ -59,7 +59,7 @@ class RunFlows:
         thread_id: str | None,
         lease_token: int | None,
     ) -> Step[Run]:
-        """A failed run needs an error, a completed one has none; a cancelled one may say why."""
+        """A failed run needs an error, the others have none."""
         finished = _finished(status)
         if error is not None:
             runs.check_text("error", error)

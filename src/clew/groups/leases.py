@@ -10,7 +10,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from clew.errors import ClewError, Conflict, StaleFence
+from clew.engine import AwaitedBoundDatabase, BoundDatabase
+from clew.errors import ClewError, Conflict, InvalidInput, StaleFence
 from clew.flows import documented_by
 from clew.flows.runs import RunFlows
 from clew.records import Lease
@@ -29,7 +30,9 @@ _RENEWALS: Final = 3
 class Holding:
     """What both faces know of a lease that they hold."""
 
-    def __init__(self, flows: RunFlows, thread_id: str, owner: str, ttl_s: float) -> None:
+    def __init__(self, database: object, flows: RunFlows, thread_id: str, owner: str, ttl_s: float) -> None:
+        if isinstance(database, BoundDatabase | AwaitedBoundDatabase):
+            raise InvalidInput("a bound checkpointer cannot hold a lease; hold it with the one that it came from")
         self._flows = flows
         self._asked = (thread_id, owner, ttl_s)
         self._lease: Lease | None = None
@@ -89,7 +92,7 @@ class HeldLease(Holding):
     """
 
     def __init__(self, driver: Driver, flows: RunFlows, thread_id: str, owner: str, ttl_s: float) -> None:
-        super().__init__(flows, thread_id, owner, ttl_s)
+        super().__init__(driver.database, flows, thread_id, owner, ttl_s)
         self._driver = driver
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="clew-lease", daemon=True)
@@ -126,7 +129,7 @@ class AsyncHeldLease(Holding):
     """``HeldLease`` for ``async with``, renewed by a task in the background."""
 
     def __init__(self, driver: AsyncDriver, flows: RunFlows, thread_id: str, owner: str, ttl_s: float) -> None:
-        super().__init__(flows, thread_id, owner, ttl_s)
+        super().__init__(driver.database, flows, thread_id, owner, ttl_s)
         self._driver = driver
         self._task: asyncio.Task[Any] | None = None
 

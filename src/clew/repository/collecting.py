@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Delete, Select, bindparam, delete, or_, selec
 
 from clew.dialects import Dialect
 from clew.repository.store import Store
-from clew.structure import Span, SpanSet, decode_spans, log_bytes
+from clew.structure import Span, SpanSet, decode_spans, log_bytes, spans_within
 from clew.tables import Tables
 
 __all__ = ["collect", "delete_seqs"]
@@ -67,10 +67,9 @@ def collect(
     """Delete the rows of which no element is named by a checkpoint, looking only where ``candidates`` lie.
 
     The survivors next to the sequence numbers ``near`` (the least, the greatest) are looked at first: a neighbour names
-    nearly all that a checkpoint named. What is left is dead, or a few checkpoints far away name it: the database picks
-    those out by the bytes of the logs' numbers, which took 9 ms among 10,000 checkpoints where decoding the spans of
-    all of them took 90. A log that loses its last row keeps a mark of its tip until it is wholly dead: a position is
-    never used twice.
+    nearly all that a checkpoint named. What is left is dead, or checkpoints far away name it: the database picks those
+    out by the bytes of the logs' numbers. A log that loses its last row keeps a mark of its tip until it is wholly
+    dead: a position is never used twice.
     """
     live: list[Span] = list(also_live)
     for statement, bound in ((_above(store.tables), near[1]), (_below(store.tables), near[0])):
@@ -81,19 +80,37 @@ def collect(
     if not candidates:
         return
     layout = _read_layout(store, connection, thread_key, candidates.logs)
-    known = SpanSet(live)
-    for log, placed in layout.items():  # a row with a live element stays whole, whatever else of it is dead
-        candidates.remove(
-            Span(log, start, start + count) for start, count in placed if known.covered(log, start, start + count)
-        )
-    looked_for, before, size = candidates.logs, 2**62, _BATCH
+    touched = _touched(layout, candidates, SpanSet(live))
+    bounds = {log: (rows[0][0], sum(rows[-1])) for log, rows in touched.items()}
+    before, size = 2**62, _BATCH
     while candidates and size == _BATCH:
-        rows = _naming(store, connection, thread_key, looked_for, before)
-        _remove_live(candidates, live, rows)
+        rows = _naming(store, connection, thread_key, list(bounds), before)
+        for _, data in rows:
+            spans = spans_within(data, bounds)
+            candidates.remove(spans)
+            live += spans
         size = len(rows)
         before = rows[-1].seq if rows else 0
     if candidates:
-        _delete_dead(store, connection, thread_key, candidates, SpanSet(live), layout)
+        _delete_dead(store, connection, thread_key, layout, touched, SpanSet(live))
+
+
+def _touched(
+    layout: Mapping[int, Sequence[tuple[int, int]]], candidates: SpanSet, live: SpanSet
+) -> dict[int, list[tuple[int, int]]]:
+    """(start, count) of the rows that may be dead. The others' elements are no candidates any more.
+
+    A row with a live element stays whole, whatever else of it is dead. A row of which no element is a candidate is
+    named by somebody, or it would be gone.
+    """
+    touched: dict[int, list[tuple[int, int]]] = {}
+    for log, rows in layout.items():
+        for start, count in rows:
+            if live.covered(log, start, start + count):
+                candidates.remove([Span(log, start, start + count)])
+            elif candidates.covered(log, start, start + count):
+                touched.setdefault(log, []).append((start, count))
+    return touched
 
 
 def _remove_live(candidates: SpanSet, live: list[Span], rows: Iterable[Any]) -> None:
@@ -131,27 +148,30 @@ def _delete_dead(
     store: Store,
     connection: Connection,
     thread_key: int,
-    dead: SpanSet,
-    live: SpanSet,
     layout: Mapping[int, Sequence[tuple[int, int]]],
+    touched: Mapping[int, Sequence[tuple[int, int]]],
+    live: SpanSet,
 ) -> None:
     segments = store.tables.segments.c
+    dead = {
+        log: found
+        for log, rows in touched.items()
+        if (found := [start for start, count in rows if not live.covered(log, start, start + count)])
+    }
+    if not dead:
+        return
     gone: list[tuple[int, int]] = []
     tips: list[tuple[int, int]] = []
-    for log in dead.logs:
-        placed = layout.get(log, ())
-        ends = [(start, count) for start, count in placed if count and not live.covered(log, start, start + count)]
-        if len(ends) == sum(1 for _, count in placed if count):
-            gone += [(log, start) for start, _ in placed]
-        elif ends:
-            gone += [(log, start) for start, _ in ends]
-            tip = max(start + count for start, count in placed)
-            if ends[-1][0] + ends[-1][1] == tip:
-                tips.append((log, tip))
-    if gone:
-        connection.execute(
-            _drop(store.tables), [{"key": thread_key, "in_log": log, "at": start} for log, start in gone]
-        )
+    for log, starts in dead.items():
+        placed = layout[log]
+        if len(starts) == sum(1 for _, count in placed if count):
+            gone += [(log, start) for start, _ in placed]  # its mark, too
+            continue
+        gone += [(log, start) for start in starts]
+        tip = max(start + count for start, count in placed)
+        if any(start + count == tip for start, count in placed if start == starts[-1]):
+            tips.append((log, tip))
+    connection.execute(_drop(store.tables), [{"key": thread_key, "in_log": log, "at": start} for log, start in gone])
     if tips:
         connection.execute(
             store.dialect.insert(store.tables.segments).on_conflict_do_nothing(
@@ -164,21 +184,22 @@ def _delete_dead(
 def _relink(store: Store, connection: Connection, thread_key: int, doomed: Sequence[Any]) -> None:
     """Give the surviving children of ``doomed`` the nearest surviving ancestor; their digests stay as they are."""
     parents = {(row.namespace, row.checkpoint_id): row.parent_checkpoint_id for row in doomed}
-    dialect = store.dialect
-    children = connection.execute(
-        _children(store.tables, dialect),
-        {"key": thread_key, "ids": dialect.values(sorted({row.checkpoint_id for row in doomed}))},
-    ).all()
     gone = {row.seq for row in doomed}
+    orphaned: dict[int, tuple[str, str]] = {}
+    for namespace, ids in _by_namespace(doomed).items():
+        values = {"key": thread_key, "ns": namespace, "ids": store.dialect.values(ids)}
+        for seq, parent in connection.execute(_children(store.tables, store.dialect), values):
+            if seq not in gone:
+                orphaned[seq] = (namespace, parent)
+    if not orphaned:
+        return
+    seqs = {"key": thread_key, "seqs": store.dialect.values(sorted(orphaned))}
     moves = []
-    for child in children:
-        if child.seq not in gone and (child.namespace, child.parent_checkpoint_id) in parents:
-            parent = survivor(parents, child.namespace, child.parent_checkpoint_id)
-            # where the doomed ones closed a cycle, the child itself would be the nearest that is left
-            parent = None if parent == child.checkpoint_id else parent
-            moves.append({"key": thread_key, "at": child.seq, "parent": parent})
-    if moves:
-        connection.execute(_move(store.tables), moves)
+    for seq, checkpoint_id in connection.execute(_ids(store.tables, store.dialect), seqs):
+        parent = survivor(parents, *orphaned[seq])
+        # where the doomed ones closed a cycle, the child itself would be the nearest that is left
+        moves.append({"key": thread_key, "at": seq, "parent": None if parent == checkpoint_id else parent})
+    connection.execute(_move(store.tables), moves)
 
 
 def survivor(parents: Mapping[tuple[str, str], str | None], namespace: str, checkpoint_id: str | None) -> str | None:
@@ -193,14 +214,17 @@ def survivor(parents: Mapping[tuple[str, str], str | None], namespace: str, chec
 
 
 def _delete_ledgers(store: Store, connection: Connection, thread_key: int, doomed: Sequence[Any]) -> None:
+    for namespace, ids in _by_namespace(doomed).items():
+        values = {"key": thread_key, "ns": namespace, "ids": store.dialect.values(ids)}
+        connection.execute(_ledgers(store.tables, store.dialect), values)
+
+
+def _by_namespace(doomed: Sequence[Any]) -> dict[str, list[str]]:
+    """The ids in each namespace, all of them in order."""
     ids: dict[str, list[str]] = {}
-    for row in doomed:
+    for row in sorted(doomed, key=lambda row: (row.namespace, row.checkpoint_id)):
         ids.setdefault(row.namespace, []).append(row.checkpoint_id)
-    for namespace, found in sorted(ids.items()):
-        connection.execute(
-            _ledgers(store.tables, store.dialect),
-            {"key": thread_key, "ns": namespace, "ids": store.dialect.values(sorted(found))},
-        )
+    return ids
 
 
 def _uncarry(store: Store, connection: Connection, thread_key: int, namespace: str, checkpoint_id: str) -> None:
@@ -224,10 +248,19 @@ def _doomed(tables: Tables, dialect: Dialect) -> Select[Any]:
 
 @cache
 def _children(tables: Tables, dialect: Dialect) -> Select[Any]:
+    """Nothing but what stands in ``ix_clew_checkpoints_latest``."""
     c = tables.checkpoints.c
-    return select(c.seq, c.namespace, c.checkpoint_id, c.parent_checkpoint_id).where(
-        c.thread_key == bindparam("key"), dialect.among(c.parent_checkpoint_id, "ids")
+    return select(c.seq, c.parent_checkpoint_id).where(
+        c.thread_key == bindparam("key"),
+        c.namespace == bindparam("ns"),
+        dialect.among(c.parent_checkpoint_id, "ids"),
     )
+
+
+@cache
+def _ids(tables: Tables, dialect: Dialect) -> Select[Any]:
+    c = tables.checkpoints.c
+    return select(c.seq, c.checkpoint_id).where(c.thread_key == bindparam("key"), dialect.among(c.seq, "seqs"))
 
 
 @cache

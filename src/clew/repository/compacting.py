@@ -118,10 +118,13 @@ class _Packing:
     def add(self, piece: _Piece) -> Iterator[_Piece]:
         """Whatever is finished now that ``piece`` has come."""
         before = self.open
-        if before is not None and before.log == piece.log and before.end == piece.start:
-            if before.size + piece.size <= ROW_BYTES:
-                before.join(piece)
-                return
+        if (
+            before is not None
+            and (before.log, before.end) == (piece.log, piece.start)
+            and before.size + piece.size <= ROW_BYTES
+        ):
+            before.join(piece)
+            return
         self.open = piece
         if before is not None:
             yield before
@@ -208,9 +211,9 @@ def _totals(store: Store, connection: Connection, thread_key: int) -> tuple[int,
 @cache
 def _weighed(tables: Tables, dialect: Dialect) -> Select[Any]:
     s = tables.segments.c
-    return select(func.count().label("rows"), func.coalesce(func.sum(dialect.size(s.payload)), 0).label("bytes")).where(
-        s.thread_key == bindparam("key")
-    )
+    total = func.coalesce(func.sum(dialect.size(s.payload)), 0)
+    columns: list[Any] = [func.count().label("rows"), total.label("bytes")]
+    return select(*columns).where(s.thread_key == bindparam("key"))
 
 
 @cache

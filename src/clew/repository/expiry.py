@@ -42,9 +42,9 @@ class Expiry:
     def __post_init__(self) -> None:
         if self.at is not None and self.ttl is not None:
             raise InvalidInput("set_expiry takes an instant (at) or a time to live (ttl), not both")
-        if self.at is not None and (not isinstance(self.at, datetime) or self.at.tzinfo is None):
+        if self.at is not None and self.at.tzinfo is None:
             raise InvalidInput("at must be an instant with a time zone")
-        if self.ttl is not None and not (isinstance(self.ttl, timedelta) and timedelta(0) < self.ttl <= _LARGEST):
+        if self.ttl is not None and not timedelta(0) < self.ttl <= _LARGEST:
             raise InvalidInput(f"ttl must be a positive timedelta of at most {_LARGEST.days} days")
         if self.refresh_on_activity and self.ttl is None:
             raise InvalidInput(
@@ -126,7 +126,7 @@ def expired_threads(
 def forlorn_threads(
     store: Store, connection: Connection, now: datetime | None, age: timedelta, after: int, limit: int
 ) -> list[int]:
-    """The keys of threads behind ``after``, in order, that hold writes whose checkpoint has not come, or nothing at all.
+    """The keys of threads behind ``after``, in order, that hold writes whose checkpoint has not come, or nothing.
 
     Both for longer than ``age``. Every pending write is looked at for it, and no payload.
     """

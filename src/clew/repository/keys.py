@@ -119,7 +119,9 @@ def canonical_json(value: Any) -> str:
 
 
 def filter_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The canonical text of each filter value. Raises Unserializable."""
+    """The canonical text of each filter value. Raises InvalidInput."""
+    if not isinstance(metadata, Mapping):
+        raise InvalidInput(f"metadata must map keys to the values they have, not be of type {type(metadata).__name__}")
     _check_json(dict(metadata), "metadata", 0)
     return {key: canonical_json(value) for key, value in metadata.items()}
 

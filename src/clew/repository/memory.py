@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from clew.structure import Node, Row, runs_of
+from clew.structure import Node, Row, runs_of, spans_of
 
 __all__ = ["DEFAULT_MEMORY_BYTES", "Head", "Logs", "Memory", "Remembered", "ThreadMemory"]
 
 DEFAULT_MEMORY_BYTES: Final = 64 * 1024 * 1024
 _FORMS = 8
+_LOGS = 64
 _ELEMENT_OVERHEAD = 130  # two bytes objects and two list slots
 _THREAD_OVERHEAD = 1000
 
@@ -78,6 +79,9 @@ class ThreadMemory:
         forms[key] = form
         while len(forms) > _FORMS:
             del forms[next(iter(forms))]
+        if len(logs.rows) > _LOGS:
+            named = {span.log for kept in forms.values() for span in spans_of(kept.root)}
+            logs = Logs({log: rows for log, rows in logs.rows.items() if log in named})
         heads = {**self.heads, namespace: Head(checkpoint_id, form.seq)}
         return ThreadMemory(self.thread_key, version, heads, forms, logs)
 

@@ -41,7 +41,18 @@ from clew.structure import (
 )
 from clew.tables import Tables
 
-__all__ = ["NOT_CHECKED", "ExpectedHead", "Put", "PutOutcome", "fast_put", "put", "put_locked"]
+__all__ = [
+    "NOT_CHECKED",
+    "Base",
+    "ExpectedHead",
+    "Put",
+    "PutOutcome",
+    "base_for",
+    "fast_put",
+    "planned",
+    "put",
+    "put_locked",
+]
 
 
 class _NotChecked:
@@ -80,7 +91,7 @@ class PutOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Base:
+class Base:
     """What the new state is matched against. ``form`` is None for a first checkpoint."""
 
     form: Remembered | None
@@ -101,7 +112,7 @@ def fast_put(store: Store, connection: Connection, put: Put, memory: ThreadMemor
         head = memory.heads.get(request.namespace)
         if head is None or head.checkpoint_id != put.expected_head:
             return None
-    placement, changes = _planned(request, base, memory.logs)
+    placement, changes = planned(request, base, memory.logs)
     values = {
         **request.columns,
         **put.companions,
@@ -194,8 +205,8 @@ def put_locked(
     _check_head(store, connection, locked, put, doing)
     if permit is not None:
         permit()
-    base = _base(store, connection, locked, request, memory)
-    placement, changes = _planned(request, base.form, base.logs)
+    base = base_for(store, connection, locked, request, memory)
+    placement, changes = planned(request, base.form, base.logs)
     write_changes(store, connection, locked.thread_key, changes)
     if standing is not None:
         delete_seqs(store, connection, locked.thread_key, [standing.seq], replacing=True, kept=placement.spans)
@@ -209,7 +220,8 @@ def put_locked(
     return PutOutcome(request.config, after, True, locked.activity, locked.last_seq)
 
 
-def _planned(request: PutRequest, base: Remembered | None, logs: Logs) -> tuple[Placement, LogChanges]:
+def planned(request: PutRequest, base: Remembered | None, logs: Logs) -> tuple[Placement, LogChanges]:
+    """Where the request's elements go, matched against ``base``, and the rows that this takes."""
     placement = place(request.root, base.root if base else None, logs, _new_log)
     kept = {span.log for span in spans_of(placement.root)} | set(logs.rows)
     return placement, changes_for(logs, placement.appends, kept)
@@ -233,14 +245,14 @@ def _check_head(store: Store, connection: Connection, locked: LockedThread, put:
         )
 
 
-def _base(
+def base_for(
     store: Store, connection: Connection, locked: LockedThread, request: PutRequest, memory: ThreadMemory | None
-) -> _Base:
+) -> Base:
     """The parent if it is given and there, else the namespace's latest; from memory where that is still valid."""
     if memory is not None:
         known, form = memory.base(request.namespace, request.parent_id)
         if known:
-            return _Base(form, memory.logs)
+            return Base(form, memory.logs)
     row = None
     if request.parent_id is not None:
         row = connection.execute(
@@ -252,12 +264,12 @@ def _base(
             _latest(store.tables), {"key": locked.thread_key, "namespace": request.namespace}
         ).one_or_none()
     if row is None:
-        return _Base(None, Logs())
+        return Base(None, Logs())
     root = decode_manifest(row.manifest, row.spans)
     spans = wanted([root])
     segments = read_segments(store, connection, locked.thread_key, spans)
     logs = read_logs(store, connection, locked.thread_key, {span.log for span in spans}, segments)
-    return _Base(Remembered.of(row.seq, with_elements(store.codec, root, SegmentMap(segments))), logs)
+    return Base(Remembered.of(row.seq, with_elements(store.codec, root, SegmentMap(segments))), logs)
 
 
 def _head(store: Store, connection: Connection, thread_key: int, namespace: str) -> Head:

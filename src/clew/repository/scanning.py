@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Column, Connection, Select, bindparam, literal, select, tuple_
 
@@ -15,22 +15,39 @@ from clew.repository.store import Store
 from clew.structure import SpanSet, decode_spans
 from clew.tables import Tables
 
-__all__ = ["checkpoints_in_order", "live_spans", "segments_in_order", "writes_in_order"]
+__all__ = [
+    "WritePlace",
+    "checkpoints_in_order",
+    "live_spans",
+    "place_of",
+    "segments_in_order",
+    "writes_behind",
+    "writes_in_order",
+]
 
 CHECKPOINT_BATCH: Final = 500
 SEGMENT_BATCH: Final = 24
 """Rows with their payloads, which hold up to 256 kB each, decompressed."""
 WRITE_BATCH: Final = 200
 
+WritePlace: TypeAlias = tuple[str, str, str, int]
+"""(namespace, checkpoint id, task id, idx): the key of a write within its thread."""
+
 
 def checkpoints_in_order(
-    store: Store, connection: Connection, thread_key: int, columns: Sequence[Column[Any]], batch: int = CHECKPOINT_BATCH
+    store: Store,
+    connection: Connection,
+    thread_key: int,
+    columns: Sequence[Column[Any]],
+    *,
+    upto: int = 2**62,
+    batch: int = CHECKPOINT_BATCH,
 ) -> Iterator[Any]:
-    """The thread's checkpoints by sequence number, these columns of them, of which ``seq`` must be one."""
+    """The thread's checkpoints up to one sequence number, in order; these columns, of which ``seq`` must be one."""
     c, after = store.tables.checkpoints.c, 0
     statement = (
         select(*columns)
-        .where(c.thread_key == thread_key, c.seq > bindparam("after"))
+        .where(c.thread_key == thread_key, c.seq > bindparam("after"), c.seq <= upto)
         .order_by(c.seq)
         .limit(bindparam("most"))
     )
@@ -39,15 +56,15 @@ def checkpoints_in_order(
         after = rows[-1].seq
 
 
-def live_spans(store: Store, connection: Connection, thread_key: int) -> SpanSet:
-    """Everything that the thread's checkpoints name. No manifest is read.
+def live_spans(store: Store, connection: Connection, thread_key: int, *, upto: int = 2**62) -> SpanSet:
+    """Everything that the thread's checkpoints up to a sequence number name. No manifest is read.
 
     Raises:
         CorruptData: the spans of a checkpoint cannot be read.
     """
     c = store.tables.checkpoints.c
     live, fresh = SpanSet(), set()
-    for row in checkpoints_in_order(store, connection, thread_key, [c.seq, c.spans]):
+    for row in checkpoints_in_order(store, connection, thread_key, [c.seq, c.spans], upto=upto):
         fresh.update(decode_spans(row.spans))
         if len(fresh) > 20_000:
             live, fresh = SpanSet([*live, *fresh]), set()
@@ -68,11 +85,28 @@ def segments_in_order(store: Store, connection: Connection, thread_key: int) -> 
 
 def writes_in_order(store: Store, connection: Connection, thread_key: int) -> Iterator[Any]:
     """The thread's ledger rows by checkpoint and key."""
-    after = ("", "", "", 0)
-    while rows := connection.execute(_writes(store.tables, thread_key, after)).all():
+    after: WritePlace = ("", "", "", 0)
+    while rows := writes_behind(store, connection, thread_key, after):
         yield from rows
-        last = rows[-1]
-        after = (last.namespace, last.checkpoint_id, last.task_id, last.idx)
+        after = place_of(rows[-1])
+
+
+def writes_behind(store: Store, connection: Connection, thread_key: int, after: WritePlace) -> Sequence[Any]:
+    """The next of the thread's ledger rows, a batch of them."""
+    w = store.tables.pending_writes.c
+    place = (w.namespace, w.checkpoint_id, w.task_id, w.idx)
+    bound = (literal(value, column.type) for value, column in zip(after, place, strict=True))
+    return connection.execute(
+        select(*(column for column in w if column is not w.thread_key))
+        .where(w.thread_key == thread_key, tuple_(*place) > tuple_(*bound))
+        .order_by(*place)
+        .limit(WRITE_BATCH)
+    ).all()
+
+
+def place_of(row: Any) -> WritePlace:
+    """Where a ledger row stands in that order."""
+    return row.namespace, row.checkpoint_id, row.task_id, row.idx
 
 
 @cache
@@ -83,17 +117,4 @@ def _segments(tables: Tables) -> Select[Any]:
         .where(s.thread_key == bindparam("key"), tuple_(s.log, s.start) > tuple_(bindparam("log"), bindparam("at")))
         .order_by(s.log, s.start)
         .limit(bindparam("most"))
-    )
-
-
-def _writes(tables: Tables, thread_key: int, after: tuple[str, str, str, int]) -> Select[Any]:
-    w = tables.pending_writes.c
-    place = tuple_(w.namespace, w.checkpoint_id, w.task_id, w.idx)
-    columns = (w.namespace, w.checkpoint_id, w.task_id, w.idx)
-    bound = tuple_(*(literal(value, column.type) for value, column in zip(after, columns, strict=True)))
-    return (
-        select(*(column for column in w if column is not w.thread_key))
-        .where(w.thread_key == thread_key, place > bound)
-        .order_by(w.namespace, w.checkpoint_id, w.task_id, w.idx)
-        .limit(WRITE_BATCH)
     )

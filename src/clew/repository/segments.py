@@ -74,6 +74,7 @@ def write_changes(store: Store, connection: Connection, thread_key: int, changes
                 for log, row in changes.merged
             ],
         )
+    if changes.absorbed:
         connection.execute(
             _drop(store.tables), [{"key": thread_key, "in_log": log, "at": at} for log, at in changes.absorbed]
         )

@@ -1,4 +1,4 @@
-"""What a transaction that is not ours has changed so far. When it ends is for others to tell; nothing is stored here."""
+"""What a transaction that is not ours has changed so far. How it ends is for others to tell."""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from clew.codec import Codec
 from clew.dialects import Dialect
+from clew.errors import InvalidInput
+from clew.repository.keys import fits_a_column
 from clew.tables import Tables
 
 __all__ = ["NO_FENCE", "Fence", "LockedThread", "Store"]
@@ -28,9 +30,17 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The lease token that a write presents; None where it presents none."""
+    """The lease token that a write presents; None where it presents none.
+
+    Raises:
+        InvalidInput: what can be no token.
+    """
 
     token: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not fits_a_column(self.token):
+            raise InvalidInput(f"lease_token must be the number that acquiring the lease gave, not {self.token!r}")
 
 
 NO_FENCE: Final = Fence()

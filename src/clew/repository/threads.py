@@ -98,10 +98,11 @@ def delete_checkpoints(
     if locked is None:
         return 0
     check_fence(store, locked, fence, "delete checkpoints")
+    # The order makes SQLite, which takes every thread for a short one, search the ids' index and not the whole thread.
     seqs = connection.execute(
-        select(c.seq).where(
-            c.thread_key == locked.thread_key, c.namespace == text, store.dialect.among(c.checkpoint_id, "ids")
-        ),
+        select(c.seq)
+        .where(c.thread_key == locked.thread_key, c.namespace == text, store.dialect.among(c.checkpoint_id, "ids"))
+        .order_by(c.namespace, c.checkpoint_id),
         {"ids": store.dialect.values(ids)},
     ).scalars()
     return _delete(store, connection, locked, list(seqs))

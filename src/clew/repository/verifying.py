@@ -17,13 +17,25 @@ from clew.repository.keys import namespace_text
 from clew.repository.request import METADATA_STORED
 from clew.repository.scanning import checkpoints_in_order, segments_in_order, writes_in_order
 from clew.repository.store import Store
-from clew.structure import Span, SpanSet, decode_manifest, decode_payload, decode_spans, spans_of
+from clew.structure import (
+    Inline,
+    Kind,
+    Node,
+    Run,
+    Span,
+    SpanSet,
+    decode_manifest,
+    decode_payload,
+    decode_spans,
+    spans_of,
+)
 from clew.tables import Tables
 
 __all__ = ["MOST_PROBLEMS", "Findings", "orphans", "readable", "threads_to_verify", "verify_thread"]
 
 MOST_PROBLEMS: Final = 1000
 _BATCH: Final = 100
+_PACKED: Final = {"completed_tasks": 0, "interrupts": 3, "activations": 3, "barriers": 2}
 _UNREADABLE: Final = (ClewError, ValueError, TypeError, KeyError, RuntimeError, RecursionError)
 
 
@@ -88,12 +100,10 @@ def verify_thread(
             return findings
         findings.add(ProblemKind.ORPHAN, "the thread's row", "it has no version")
     findings.threads = 1
-    codec = UntypedCodec()
-    named = _check_checkpoints(store, connection, thread_key, codec, findings, before.last_seq if before else 2**63)
-    missing = _check_segments(store, connection, thread_key, codec, findings, named)
-    if missing:
-        _name_missing(store, connection, thread_key, findings, missing)
-    _check_writes(store, connection, thread_key, codec, findings)
+    try:
+        _check(store, connection, thread_key, findings, before.last_seq if before else 2**63)
+    except _UNREADABLE as exc:  # a value that its column's type cannot make anything of
+        findings.add(ProblemKind.CHECKPOINT, "a row", f"a column cannot be read, the rest is unseen: {_reason(exc)}")
     after = connection.execute(statement, {"key": thread_key}).one_or_none()
     return findings if after == before else None
 
@@ -115,21 +125,44 @@ def orphans(store: Store, connection: Connection) -> Findings:
     return findings
 
 
-def readable(codec: Codec, row: Any) -> list[Span]:
-    """The spans of a checkpoint's row, once everything that is encoded in it has been read; values are let go of.
+def readable(codec: Codec, row: Any) -> Node:
+    """The form of a checkpoint's row, once everything that is encoded in the row has been read; values are let go of.
 
     Raises:
         CorruptData: saying what cannot be read.
     """
-    root = _read("manifest", lambda: decode_manifest(row.manifest, row.spans))
+    root: Node = _read("manifest", lambda: decode_manifest(row.manifest, row.spans))
     spans = decode_spans(row.spans)
     if any(span.start < 0 or span.end <= span.start or span.log < 0 for span in spans) or spans_of(root) != spans:
         raise CorruptData("its manifest and its spans do not fit together")
-    for name in ("completed_tasks", "interrupts", "activations", "barriers"):
+    _read("manifest", lambda: _check_node(codec, root))
+    for name, width in _PACKED.items():
         data = getattr(row, name)
-        if data is not None and not isinstance(_read(name, lambda data=data: codec.decode(data)), list):  # type: ignore[misc]
-            raise CorruptData(f"{name} is not a list")
-    return spans
+        if data is not None and not _fits(_read(name, lambda data=data: codec.decode(data)), width):  # type: ignore[misc]
+            raise CorruptData(f"{name} is not a list of what it should hold")
+    return root
+
+
+def _check_node(codec: Codec, node: Node) -> None:
+    if isinstance(node, Inline):
+        codec.decode(node.data)
+    elif isinstance(node, Run):
+        if node.kind is Kind.LEAF and node.count != 1:
+            raise CorruptData("a leaf has not exactly one element")
+    else:
+        if len(node.keys) != len(node.children) or not all(isinstance(key, str) for key in node.keys):
+            raise CorruptData("the keys of a record do not fit")
+        for child in node.children:
+            _check_node(codec, child)
+
+
+def _fits(value: Any, width: int) -> bool:
+    """Whether it is a list of strings (``width`` 0), or of lists of so many that begin with one."""
+    if not isinstance(value, list):
+        return False
+    if not width:
+        return all(isinstance(item, str) for item in value)
+    return all(isinstance(item, list) and len(item) == width and isinstance(item[0], str) for item in value)
 
 
 def _read(name: str, read: Callable[[], Any]) -> Any:
@@ -144,6 +177,15 @@ def _reason(exc: BaseException) -> str:
     return str(exc) if isinstance(exc, ClewError) else type(exc).__name__
 
 
+def _check(store: Store, connection: Connection, thread_key: int, findings: Findings, last_seq: int) -> None:
+    codec = UntypedCodec()
+    named = _check_checkpoints(store, connection, thread_key, codec, findings, last_seq)
+    missing = _check_segments(store, connection, thread_key, codec, findings, named)
+    if missing:
+        _name_missing(store, connection, thread_key, findings, missing)
+    _check_writes(store, connection, thread_key, codec, findings)
+
+
 def _check_checkpoints(
     store: Store, connection: Connection, thread_key: int, codec: Codec, findings: Findings, last_seq: int
 ) -> SpanSet:
@@ -151,11 +193,11 @@ def _check_checkpoints(
     columns = [column for column in store.tables.checkpoints.c if column.name != "thread_key"]
     described = _described(store, connection, thread_key, findings)
     named, fresh = SpanSet(), set[Span]()
-    for row in checkpoints_in_order(store, connection, thread_key, columns, _BATCH):
+    for row in checkpoints_in_order(store, connection, thread_key, columns, batch=_BATCH):
         findings.checkpoints += 1
         where = f"checkpoint {row.checkpoint_id!r} (namespace {row.namespace}, seq {row.seq})"
         try:
-            fresh.update(readable(codec, row))
+            fresh.update(spans_of(readable(codec, row)))
         except CorruptData as exc:
             findings.add(ProblemKind.CHECKPOINT, where, str(exc))
             fresh.update(_spans_of_damaged(row))
@@ -222,41 +264,37 @@ def _check_segments(
 ) -> SpanSet:
     """Every segment row against the others and against what is named; what is named and not there."""
     missing = SpanSet(named)
-    log, end, alive, mark = -1, 0, False, None
-
-    def log_ends() -> None:
-        if mark is not None and not alive:
-            findings.add(ProblemKind.UNREACHABLE, f"log {log}, the mark at {mark}", "the log has no other row")
-
+    log, end = -1, 0
+    marks: dict[int, int] = {}
+    filled: set[int] = set()
     for row in segments_in_order(store, connection, thread_key):
         where = f"log {row.log}, the row at {row.start}"
         if row.log != log:
-            log_ends()
-            log, end, alive, mark = row.log, 0, False, None
+            log, end = row.log, 0
         if row.start < end or row.start < 0 or row.count < 0:
             findings.add(ProblemKind.OVERLAP, where, f"the row before it reaches to {end}")
         end = max(end, row.start + row.count)
         if row.count == 0:
-            mark = row.start
+            marks[row.log] = row.start
             continue
         findings.segments += 1
         findings.elements += row.count
         if not named.covered(row.log, row.start, row.start + row.count):
             findings.add(ProblemKind.UNREACHABLE, where, "no checkpoint names any of its elements")
-        alive = True
+        filled.add(row.log)
         missing.remove([Span(row.log, row.start, row.start + row.count)])
         try:
             segment = decode_payload(row.log, row.start, row.count, row.payload)
             _read("an element", lambda segment=segment: codec.decode_many(segment.count, [segment.body]))  # type: ignore[misc]
         except _UNREADABLE as exc:
             findings.add(ProblemKind.SEGMENT, where, _reason(exc))
-    log_ends()
+    for log, mark in marks.items():
+        if log not in filled:
+            findings.add(ProblemKind.UNREACHABLE, f"log {log}, the mark at {mark}", "the log has no other row")
     return missing
 
 
-def _name_missing(
-    store: Store, connection: Connection, thread_key: int, findings: Findings, missing: SpanSet
-) -> None:
+def _name_missing(store: Store, connection: Connection, thread_key: int, findings: Findings, missing: SpanSet) -> None:
     """A second look at the checkpoints, for those that name what is not there."""
     c = store.tables.checkpoints.c
     columns = [c.seq, c.namespace, c.checkpoint_id, c.spans]
@@ -276,7 +314,9 @@ def _check_writes(store: Store, connection: Connection, thread_key: int, codec: 
         try:
             codec.decode(row.payload)
         except _UNREADABLE as exc:
-            where = f"write ({row.task_id!r}, {row.idx}) of checkpoint {row.checkpoint_id!r} (namespace {row.namespace})"
+            where = (
+                f"write ({row.task_id!r}, {row.idx}) of checkpoint {row.checkpoint_id!r} (namespace {row.namespace})"
+            )
             findings.add(ProblemKind.WRITE, where, f"its payload cannot be read: {_reason(exc)}")
 
 

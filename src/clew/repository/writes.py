@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Select, bindparam, case, func, or_, select
 
 from clew.codec import Codec
 from clew.dialects import Dialect
-from clew.errors import Contention
+from clew.errors import Contention, StaleFence
 from clew.records import PendingWrite
 from clew.repository.locking import check_fence, clocked, create_thread, find_thread
 from clew.repository.request import WriteRow
@@ -34,7 +34,7 @@ def put_writes(
     """Add writes to a checkpoint's ledger, before or after the checkpoint itself; the thread's version stays.
 
     A thread that does not exist is created, and stays out of every listing until it has a checkpoint. It cannot be
-    deleted while this transaction lasts.
+    deleted while this transaction lasts. What is stored already, exactly, succeeds whatever the lease says.
 
     Raises:
         StaleFence: see there.
@@ -49,7 +49,12 @@ def put_writes(
         if row is None:
             continue
         locked = clocked(store, connection, LockedThread.of(thread_id, row))
-        check_fence(store, locked, fence, f"put writes of checkpoint {checkpoint_id!r}")
+        try:
+            check_fence(store, locked, fence, f"put writes of checkpoint {checkpoint_id!r}")
+        except StaleFence:
+            if _all_stored(store, connection, key, namespace, checkpoint_id, rows):
+                return
+            raise
         insert_writes(store, connection, key, namespace, checkpoint_id, rows)
         return
     raise Contention(f"thread {thread_id!r} was created and deleted {_ATTEMPTS} times during one call; repeat it")
@@ -103,6 +108,18 @@ def write_of(codec: Codec, row: Any) -> PendingWrite:
     return PendingWrite(
         node=row.node, payload=codec.decode(row.payload), task_id=row.task_id, idx=row.idx, channel=row.channel
     )
+
+
+def _all_stored(
+    store: Store, connection: Connection, thread_key: int, namespace: str, checkpoint_id: str, rows: Sequence[WriteRow]
+) -> bool:
+    stored = {
+        (row.task_id, row.idx, row.node, row.channel, bytes(row.payload))
+        for row in connection.execute(
+            _read(store.tables), {"key": thread_key, "namespace": namespace, "id": checkpoint_id}
+        )
+    }
+    return all((row.task_id, row.idx, row.node, row.channel, row.payload) in stored for row in rows)
 
 
 @cache

@@ -1,0 +1,329 @@
+"""Export and import: a thread as lines of JSON, lossless from any database into any other, or refused as a whole."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clew
+from clew import (
+    AlreadyExists,
+    Checkpoint,
+    CheckpointConfig,
+    Interrupt,
+    InvalidInput,
+    NotFound,
+    PendingActivation,
+    PendingWrite,
+    TransferReport,
+)
+
+from probe import Probe
+
+STATE = {"when": datetime(2026, 5, 1, tzinfo=UTC), "cost": Decimal("1.10"), "big": 2**70, "pair": (1, b"2")}
+
+
+async def fill(checkpointer: Any, thread_id: str = "t", count: int = 25) -> None:
+    for number in range(1, count + 1):
+        for namespace in ((), ("child", "a")):
+            await checkpointer.put(
+                Checkpoint(
+                    thread_id=thread_id,
+                    checkpoint_id=f"c{number}",
+                    parent_checkpoint_id=f"c{number - 1}" if number > 1 else None,
+                    namespace=namespace,
+                    run_id=f"r{number // 10}",
+                    state={
+                        "messages": [f"message {n} " * 40 for n in range(number)],
+                        "files": {f"file {n}": "x" * (n + number // 20) for n in range(70)},
+                        **STATE,
+                    },
+                    metadata={"z": 1e22, "a": None, "step": number},
+                    next_nodes=("a",),
+                    completed_tasks=("task",),
+                    pending_writes=(PendingWrite(node="n", payload={"tuple": (1, 2)}),),
+                    interrupts=(Interrupt(id="i", node="n", payload=[1]),),
+                    pending_activations=(PendingActivation(node="n", send_arg=(1,)),),
+                )
+            )
+    await checkpointer.put_writes(
+        CheckpointConfig(thread_id=thread_id, checkpoint_id="later"), [PendingWrite(node="n", payload=1, task_id="a")]
+    )
+    await checkpointer.timeline.fork(CheckpointConfig(thread_id=thread_id, checkpoint_id="c1"), checkpoint_id="forked")
+
+
+async def everything(checkpointer: Any, thread_id: str) -> list[Any]:
+    items = (await checkpointer.list(thread_id, limit=1000, newest_first=False)).items
+    found: list[Any] = []
+    for item in items:
+        config = CheckpointConfig(
+            thread_id=thread_id, checkpoint_id=item.checkpoint_id, namespace=tuple(item.namespace)
+        )
+        read = await checkpointer.get_tuple(config)
+        found.append((item, read.checkpoint, read.pending_writes))
+    thread = await checkpointer.get_thread(thread_id)
+    late = await checkpointer.get_writes(CheckpointConfig(thread_id=thread_id, checkpoint_id="later"))
+    return [*found, thread, late]
+
+
+def exports_in(folder: Path) -> list[str]:
+    """The files, half-written ones included."""
+    return [path.name for path in folder.iterdir() if ".jsonl" in path.name]
+
+
+async def exported(checkpointer: Any, thread_id: str = "t") -> bytes:
+    file = io.BytesIO()
+    await checkpointer.retention.export_thread(thread_id, file)
+    return file.getvalue()
+
+
+async def test_a_thread_comes_back_as_it_was_with_everything_of_it(checkpointer: Any, probe: Probe) -> None:
+    await fill(checkpointer)
+    await checkpointer.retention.set_expiry("t", ttl=timedelta(days=1), refresh_on_activity=True)
+    before, file = await everything(checkpointer, "t"), io.BytesIO()
+    report = await checkpointer.retention.export_thread("t", file)
+    assert (report.checkpoints, report.writes) == (51, 52)
+    await checkpointer.delete_thread("t")
+    file.seek(0)
+    assert await checkpointer.retention.import_thread(file) == report
+    assert await everything(checkpointer, "t") == before
+    assert (await checkpointer.retention.verify()).ok
+    assert probe.problems() == []
+
+
+async def test_from_one_kind_of_database_to_the_other_and_back_it_is_the_same(
+    sqlite_url: str, postgres_url: str
+) -> None:
+    with clew.Checkpointer.open(sqlite_url) as sqlite, clew.Checkpointer.open(postgres_url) as postgres:
+        for number in range(1, 40):
+            parent = f"c{number - 1}" if number > 1 else None
+            state = {"messages": [f"message {n} " * 40 for n in range(number)], **STATE}
+            sqlite.put(Checkpoint(thread_id="t", checkpoint_id=f"c{number}", parent_checkpoint_id=parent, state=state))
+        there, back = io.BytesIO(), io.BytesIO()
+        report = sqlite.retention.export_thread("t", there)
+        there.seek(0)
+        assert postgres.retention.import_thread(there) == report
+        assert postgres.retention.verify().ok
+        postgres.retention.export_thread("t", back)
+        back.seek(0)
+        sqlite.retention.import_thread(back, thread_id="again")
+        assert sqlite.retention.verify().ok
+        for item in sqlite.list("t").items:
+            one = sqlite.get(CheckpointConfig(thread_id="t", checkpoint_id=item.checkpoint_id))
+            other = sqlite.get(CheckpointConfig(thread_id="again", checkpoint_id=item.checkpoint_id))
+            assert one is not None
+            assert other == one.model_copy(update={"thread_id": "again"})
+
+
+async def test_what_is_shared_stays_shared(checkpointer: Any, probe: Probe) -> None:
+    await fill(checkpointer)
+    elements, size = probe.elements(), probe.segment_bytes()
+    data = await exported(checkpointer)
+    await checkpointer.delete_thread("t")
+    await checkpointer.retention.import_thread(io.BytesIO(data))
+    assert probe.elements() == elements
+    assert probe.segment_bytes() <= size
+
+
+async def test_a_retry_of_a_put_is_recognised_after_an_import_and_the_next_put_goes_on(checkpointer: Any) -> None:
+    await fill(checkpointer)
+    data = await exported(checkpointer)
+    await checkpointer.delete_thread("t")
+    await checkpointer.retention.import_thread(io.BytesIO(data), thread_id="u")
+    last = await checkpointer.get(CheckpointConfig(thread_id="u", checkpoint_id="c25"))
+    before = (await checkpointer.list("u", limit=1)).items
+    await checkpointer.put(last)
+    assert (await checkpointer.list("u", limit=1)).items == before
+    state = {**last.state, "messages": [*last.state["messages"], "new" * 100]}
+    await checkpointer.put(Checkpoint(thread_id="u", checkpoint_id="new", parent_checkpoint_id="c25", state=state))
+    assert (await checkpointer.get(CheckpointConfig.latest("u"))).state == state
+    assert (await checkpointer.retention.verify()).ok
+
+
+async def test_a_path_and_a_text_file_will_do_and_progress_is_told(checkpointer: Any, tmp_path: Path) -> None:
+    await fill(checkpointer, count=3)
+    seen: list[tuple[int, int]] = []
+    report = await checkpointer.retention.export_thread(
+        "t", tmp_path / "t.jsonl", progress=lambda done, total: seen.append((done, total))
+    )
+    total = report.checkpoints + report.elements
+    assert seen[-1] == (total, total)
+    assert exports_in(tmp_path) == ["t.jsonl"]
+    text = io.StringIO()
+    await checkpointer.retention.export_thread("t", text)
+    assert text.getvalue().encode() == (tmp_path / "t.jsonl").read_bytes()
+    seen.clear()
+    text.seek(0)
+    await checkpointer.retention.import_thread(
+        text, thread_id="u", progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen[-1] == (total, total)
+    await checkpointer.retention.import_thread(str(tmp_path / "t.jsonl"), thread_id="v")
+
+
+async def test_what_is_not_there_is_neither_exported_nor_imported(checkpointer: Any, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="nobody"):
+        await checkpointer.retention.export_thread("nobody", tmp_path / "x.jsonl")
+    assert exports_in(tmp_path) == []
+    await fill(checkpointer, count=1)
+    with pytest.raises(InvalidInput, match="directory"):
+        await checkpointer.retention.export_thread("t", tmp_path / "none" / "x.jsonl")
+    with pytest.raises(InvalidInput, match="no file"):
+        await checkpointer.retention.import_thread(tmp_path / "none.jsonl")
+
+
+async def test_a_thread_that_is_not_empty_is_not_imported_onto(checkpointer: Any) -> None:
+    await fill(checkpointer, count=2)
+    data = await exported(checkpointer)
+    before = await everything(checkpointer, "t")
+    with pytest.raises(AlreadyExists, match="'t' is there already"):
+        await checkpointer.retention.import_thread(io.BytesIO(data))
+    assert await everything(checkpointer, "t") == before
+    await checkpointer.put_writes(
+        CheckpointConfig(thread_id="w", checkpoint_id="c1"), [PendingWrite(node="n", payload=1, task_id="a")]
+    )
+    with pytest.raises(AlreadyExists):
+        await checkpointer.retention.import_thread(io.BytesIO(data), thread_id="w")
+
+
+async def test_checkpoints_that_all_went_leave_a_thread_that_can_be_exported(checkpointer: Any) -> None:
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="c1", state=["x" * 300]))
+    await checkpointer.delete_checkpoints("t", ["c1"])
+    data = await exported(checkpointer)
+    assert await checkpointer.retention.import_thread(io.BytesIO(data), thread_id="u") == TransferReport(
+        thread_id="u", checkpoints=0, elements=0, writes=0, runs=0
+    )
+
+
+def signed(lines: list[dict[str, Any]]) -> bytes:
+    """The lines with the digest that they have now: a file that was made up, not one that was damaged."""
+    written = [json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines]
+    if "end" in lines[-1]:
+        lines[-1]["end"]["digest"] = blake2b(b"".join(written[:-1]), digest_size=32).hexdigest()
+        written[-1] = json.dumps(lines[-1], separators=(",", ":")).encode() + b"\n"
+    return b"".join(written)
+
+
+def first(lines: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    return next(line for line in lines[1:] if kind in line)
+
+
+def changed(kind: str, **values: Any) -> Callable[[list[dict[str, Any]]], None]:
+    def change(lines: list[dict[str, Any]]) -> None:
+        (line := first(lines, kind))[kind].update(values)
+        if "metadata" in values:
+            line["metadata"] = values["metadata"]
+
+    return change
+
+
+def dropped(kind: str) -> Callable[[list[dict[str, Any]]], None]:
+    return lambda lines: lines.remove(first(lines, kind))
+
+
+def doubled(kind: str) -> Callable[[list[dict[str, Any]]], None]:
+    return lambda lines: lines.insert(lines.index(first(lines, kind)), first(lines, kind))
+
+
+def elements(position: int, *values: Any) -> Callable[[list[dict[str, Any]]], None]:
+    def change(lines: list[dict[str, Any]]) -> None:
+        first(lines, "elements")["elements"][position:] = values
+
+    return change
+
+
+def extra(lines: list[dict[str, Any]]) -> None:
+    log = max(line["elements"][0] for line in lines[1:] if "elements" in line)
+    last = max(index for index, line in enumerate(lines) if "elements" in line)
+    lines.insert(last + 1, {"elements": [log + 1, 0, [base64.b64encode(b"\x01").decode()]]})
+    lines[-1]["end"]["elements"] += 1
+
+
+HOSTILE: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
+    "another format": lambda lines: lines[0].update(format="x"),
+    "another version": lambda lines: lines[0].update(version=2),
+    "a header without a thread": lambda lines: lines[0].pop("thread"),
+    "a sequence that ends before its checkpoints": lambda lines: lines[0].update(last_seq=1),
+    "no end": lambda lines: lines.pop(),
+    "a line behind the end": lambda lines: lines.append({"write": {}}),
+    "a kind that is not known": lambda lines: lines.insert(1, {"pickle": "gA=="}),
+    "lines in another order": lambda lines: lines.insert(1, lines.pop(-2)),
+    "a checkpoint twice": doubled("checkpoint"),
+    "a write twice": doubled("write"),
+    "elements twice": doubled("elements"),
+    "elements missing": dropped("elements"),
+    "elements that nobody names": extra,
+    "an element that is nothing": elements(2, ["wQ=="]),
+    "an element that is no base64": elements(2, ["*"]),
+    "elements at a negative position": elements(1, -1, ["AQ=="]),
+    "elements that are no list": elements(2, "AQ=="),
+    "a log beyond 64 bits": elements(0, 2**64, 0, ["AQ=="]),
+    "a manifest that is nonsense": changed("checkpoint", manifest="AQID"),
+    "spans of another manifest": changed("checkpoint", spans=""),
+    "a column too many": changed("checkpoint", surprise=1),
+    "a number for a text": changed("checkpoint", checkpoint_id=7),
+    "a NUL in an id": changed("checkpoint", checkpoint_id="a\0b"),
+    "a lone surrogate in an id": changed("checkpoint", checkpoint_id="\ud800"),
+    "an id of 5 kB": changed("checkpoint", checkpoint_id="x" * 5000),
+    "its own parent": changed("checkpoint", parent_checkpoint_id="c1"),
+    "a namespace in another form": changed("checkpoint", namespace='[ "a"]'),
+    "an unknown source": changed("checkpoint", source="dream"),
+    "a moment beyond the calendar": changed("checkpoint", created_at=2**62),
+    "a truth that is a number": changed("checkpoint", has_interrupts=1),
+    "interrupts of another shape": changed("checkpoint", interrupts="kQE="),
+    "metadata that is no JSON": changed("checkpoint", metadata="{"),
+    "a write that is nothing": changed("write", payload="wQ=="),
+    "counts that differ": changed("end", checkpoints=1),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_a_file_that_was_made_up_is_refused_by_its_line_and_nothing_is_stored(
+    checkpointer: Any, probe: Probe, kind: str
+) -> None:
+    await fill(checkpointer, count=2)
+    lines = [json.loads(line) for line in (await exported(checkpointer)).splitlines()]
+    await checkpointer.delete_thread("t")
+    HOSTILE[kind](lines)
+    with pytest.raises(InvalidInput, match=r"^import, line \d+: .*; nothing was stored$"):
+        await checkpointer.retention.import_thread(io.BytesIO(signed(lines)))
+    assert [probe.count(table) for table in ("threads", "checkpoints", "segments", "pending_writes")] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, -1, -200])
+async def test_a_file_that_breaks_off_leaves_nothing_behind(checkpointer: Any, probe: Probe, cut: int) -> None:
+    await fill(checkpointer, count=8)
+    data = await exported(checkpointer)
+    await checkpointer.delete_thread("t")
+    if cut == -1:
+        await checkpointer.retention.import_thread(io.BytesIO(data[:cut]), thread_id="whole but for its newline")
+        return
+    with pytest.raises(InvalidInput, match=r"line \d+"):
+        await checkpointer.retention.import_thread(io.BytesIO(data[:cut]))
+    assert probe.count("threads") == 0
+
+
+async def test_a_flipped_letter_is_noticed(checkpointer: Any, probe: Probe) -> None:
+    await fill(checkpointer, count=2)
+    data = await exported(checkpointer)
+    await checkpointer.delete_thread("t")
+    with pytest.raises(InvalidInput, match="digest"):
+        await checkpointer.retention.import_thread(io.BytesIO(data.replace(b'"node":"n"', b'"node":"m"', 1)))
+    assert probe.count("threads") == 0
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 100_000, b"{}\n", b"\xff\xfe\n", b"null\n", b"\n"], ids=["deep", "empty", "bytes", "null", "blank"]
+)
+async def test_what_is_no_export_at_all_is_refused(checkpointer: Any, data: bytes) -> None:
+    with pytest.raises(InvalidInput, match="line 1"):
+        await checkpointer.retention.import_thread(io.BytesIO(data))

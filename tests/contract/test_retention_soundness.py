@@ -1,0 +1,178 @@
+"""Verifying and compacting: damage is named, and rewriting rows changes no state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, insert, select, update
+
+from clew import Checkpoint, CheckpointConfig, NotFound, PendingWrite, ProblemKind, VerifyReport
+
+from probe import Probe
+
+
+async def chain(checkpointer: Any, count: int, thread_id: str = "t") -> None:
+    for number in range(1, count + 1):
+        await checkpointer.put(
+            Checkpoint(
+                thread_id=thread_id,
+                checkpoint_id=f"c{number}",
+                parent_checkpoint_id=f"c{number - 1}" if number > 1 else None,
+                state={"messages": [f"message {n} " * 30 for n in range(number)], "plan": f"plan {number} " * 50},
+                metadata={"step": number, "who": "me"},
+                pending_writes=(PendingWrite(node="n", payload=(number,)),),
+            )
+        )
+
+
+def damage(probe: Probe, *statements: Any) -> None:
+    with probe.connection() as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+async def found(checkpointer: Any) -> list[tuple[ProblemKind, str]]:
+    report = await checkpointer.retention.verify("t")
+    assert report.problem_count == len(report.problems)
+    assert all(problem.thread_id == "t" for problem in report.problems)
+    return [(problem.kind, problem.where) for problem in report.problems]
+
+
+async def test_what_is_whole_verifies_clean(checkpointer: Any) -> None:
+    await chain(checkpointer, 20)
+    await chain(checkpointer, 3, "other")
+    one, both = await checkpointer.retention.verify("t"), await checkpointer.retention.verify()
+    assert one.ok
+    assert (one.threads, one.checkpoints, one.elements, one.writes) == (1, 20, 40, 20)
+    assert both.ok
+    assert (both.threads, both.checkpoints) == (2, 23)
+
+
+async def test_an_unknown_thread_has_nothing_wrong_with_it(checkpointer: Any) -> None:
+    assert await checkpointer.retention.verify("nobody") == VerifyReport()
+
+
+async def test_a_payload_that_was_changed_is_named(checkpointer: Any, probe: Probe) -> None:
+    await chain(checkpointer, 2)
+    s = probe.tables.segments
+    [first] = probe.rows(select(s.c.log, s.c.start, s.c.payload).order_by(s.c.log, s.c.start).limit(1))
+    damage(
+        probe,
+        update(s)
+        .where(s.c.log == first.log, s.c.start == first.start)
+        .values(payload=first.payload[:-1] + bytes([first.payload[-1] ^ 1])),
+    )
+    assert await found(checkpointer) == [(ProblemKind.SEGMENT, f"log {first.log}, the row at {first.start}")]
+
+
+async def test_a_row_that_is_gone_is_named_with_every_checkpoint_that_misses_it(
+    checkpointer: Any, probe: Probe
+) -> None:
+    await chain(checkpointer, 3)
+    s = probe.tables.segments
+    logs = [row.log for row in probe.rows(select(s.c.log).where(s.c.start == 1))]
+    damage(probe, delete(s).where(s.c.start == 1))
+    assert len(logs) == 2
+    assert await found(checkpointer) == [
+        (ProblemKind.MISSING, "checkpoint 'c2' (namespace [], seq 2)"),
+        (ProblemKind.MISSING, "checkpoint 'c2' (namespace [], seq 2)"),
+        (ProblemKind.MISSING, "checkpoint 'c3' (namespace [], seq 3)"),
+    ]
+
+
+async def test_a_row_that_nobody_names_and_one_that_overlaps_are_named(checkpointer: Any, probe: Probe) -> None:
+    await chain(checkpointer, 1)
+    s = probe.tables.segments
+    [row] = probe.rows(select(s).order_by(s.c.log).limit(1))
+    values = {"thread_key": row.thread_key, "start": 5, "count": 1, "payload": row.payload}
+    damage(probe, insert(s).values(log=7, **values))
+    assert await found(checkpointer) == [(ProblemKind.UNREACHABLE, "log 7, the row at 5")]
+    damage(probe, delete(s).where(s.c.log == 7), update(s).where(s.c.log == row.log).values(count=2))
+    kinds = [kind for kind, _ in await found(checkpointer)]
+    assert kinds == [ProblemKind.SEGMENT]
+
+
+async def test_a_manifest_a_write_and_metadata_that_cannot_be_read_are_named(checkpointer: Any, probe: Probe) -> None:
+    await chain(checkpointer, 2)
+    c, w, m = probe.tables.checkpoints, probe.tables.pending_writes, probe.tables.checkpoint_metadata
+    damage(
+        probe,
+        update(c).where(c.c.seq == 1).values(manifest=b"\x01nonsense"),
+        update(w).where(w.c.checkpoint_id == "c1").values(payload=b"\xc1"),
+        update(m).where(m.c.seq == 2).values(value="{"),
+    )
+    assert await found(checkpointer) == [
+        (ProblemKind.CHECKPOINT, "clew_checkpoint_metadata"),
+        (ProblemKind.CHECKPOINT, "checkpoint 'c1' (namespace [], seq 1)"),
+        (ProblemKind.WRITE, "write ('', 0) of checkpoint 'c1' (namespace [])"),
+    ]
+
+
+async def test_only_so_many_problems_are_kept_but_all_are_counted(checkpointer: Any, probe: Probe) -> None:
+    await chain(checkpointer, 1)
+    s = probe.tables.segments
+    [row] = probe.rows(select(s).limit(1))
+    values = {"thread_key": row.thread_key, "count": 1, "payload": row.payload, "start": 0}
+    damage(probe, *(insert(s).values(log=number, **values) for number in range(1100)))
+    report = await checkpointer.retention.verify()
+    assert (len(report.problems), report.problem_count, report.ok) == (1000, 1100, False)
+
+
+async def test_compacting_merges_small_rows_and_changes_no_state(checkpointer: Any, probe: Probe) -> None:
+    await chain(checkpointer, 40)
+    report = await checkpointer.retention.compact("t")
+    assert report.rows_before > report.rows_after == 2
+    assert report.bytes_before > report.bytes_after == probe.segment_bytes()
+    for number in (1, 17, 40):
+        state = (await checkpointer.get(CheckpointConfig(thread_id="t", checkpoint_id=f"c{number}"))).state
+        assert state["messages"] == [f"message {n} " * 30 for n in range(number)]
+        assert state["plan"] == f"plan {number} " * 50
+    assert (await checkpointer.retention.verify()).ok
+
+
+async def test_a_row_that_is_mostly_dead_sheds_what_is(checkpointer: Any, probe: Probe) -> None:
+    items = [f"item {n} " * 30 for n in range(10)]
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="c1", state={"items": items}))
+    kept = [items[1], items[2], items[7]]
+    await checkpointer.put(
+        Checkpoint(thread_id="t", checkpoint_id="c2", parent_checkpoint_id="c1", state={"items": kept})
+    )
+    await checkpointer.delete_checkpoints("t", ["c1"])
+    assert probe.elements() == 10
+    await checkpointer.retention.compact("t")
+    assert probe.elements() == 3
+    assert probe.problems() == []
+    # the log has lost its end, whose positions must not come again
+    await checkpointer.put(
+        Checkpoint(thread_id="t", checkpoint_id="c3", parent_checkpoint_id="c2", state={"items": [*kept, "new " * 90]})
+    )
+    assert (await checkpointer.get(CheckpointConfig.latest("t"))).state == {"items": [*kept, "new " * 90]}
+    assert (await checkpointer.retention.verify()).ok
+
+
+async def test_compacting_again_writes_nothing(checkpointer: Any, probe: Probe) -> None:
+    await chain(checkpointer, 20)
+    await checkpointer.retention.compact("t")
+    v = probe.tables.versions.c
+    before = probe.rows(select(v.version, v.last_seq, v.activity))
+    await checkpointer.retention.compact("t")
+    assert probe.rows(select(v.version, v.last_seq, v.activity)) == before
+
+
+async def test_a_branch_from_the_middle_after_compacting_is_complete_with_a_warm_and_a_cold_memory(
+    opener: Any, probe: Probe
+) -> None:
+    async with opener() as warm, opener() as cold:
+        await chain(warm, 30)
+        await cold.retention.compact("t")
+        for name, writer in (("warm", warm), ("cold", cold)):
+            state = {"messages": [*(f"message {n} " * 30 for n in range(15)), name * 100], "plan": name}
+            await writer.put(Checkpoint(thread_id="t", checkpoint_id=name, parent_checkpoint_id="c15", state=state))
+            assert (await cold.get(CheckpointConfig(thread_id="t", checkpoint_id=name))).state == state
+        assert probe.problems() == []
+
+
+async def test_only_a_thread_that_is_there_is_compacted(checkpointer: Any) -> None:
+    with pytest.raises(NotFound):
+        await checkpointer.retention.compact("nobody")

@@ -1,0 +1,87 @@
+"""The pages made from the code are up to date, nothing public is left out, and the invariants' tests exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import pytest
+from typer.main import get_command
+
+import clew
+from clew.cli.__main__ import app
+
+ROOT: Final = Path(__file__).parents[1]
+DOCS: Final = ROOT / "docs"
+
+
+def generator() -> ModuleType:
+    found = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["cli.md", "reference.md"])
+def test_a_generated_page_is_what_the_code_says(name: str) -> None:
+    page = DOCS / name
+    assert page.read_text() == generator().PAGES[page](), "run `make docs`"
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = (DOCS / "cli.md").read_text()
+    group: Any = get_command(app)
+    for name, command in group.commands.items():
+        assert f"## clew {name}\n" in text
+        assert command.help
+        assert [item.name for item in command.params if not getattr(item, "help", "") and item.name != "help"] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    titles = set(re.findall(r"^### (\w+)$", (DOCS / "reference.md").read_text(), re.MULTILINE))
+    assert sorted(set(clew.__all__) - titles) == []
+
+
+def test_the_tree_of_errors_is_that_of_the_module() -> None:
+    tree = re.findall(r"[─│ ]([A-Z]\w+)  ", (DOCS / "errors.md").read_text())
+    assert sorted(set(tree)) == sorted({name for name in clew.errors.__all__ if name != "ClewError"})
+
+
+def test_the_invariants_are_numbered_and_each_names_a_test_that_exists() -> None:
+    text = (DOCS / "invariants.md").read_text()
+    items = re.split(r"^(\d+)\. ", text, flags=re.MULTILINE)[1:]
+    numbers, bodies = items[::2], items[1::2]
+    assert numbers == [str(number) for number, _ in zip(count(1), numbers, strict=False)]
+    missing = []
+    for number, body in zip(numbers, bodies, strict=True):
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", body)
+        assert named, f"invariant {number} names no test"
+        missing += [f"{number}: {path}::{test}" for path, test in named if test not in names_of_tests(ROOT / path)]
+    assert missing == []
+
+
+def names_of_tests(path: Path) -> set[str]:
+    if not path.exists():
+        return set()
+    return {
+        node.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def test_every_link_between_the_pages_leads_somewhere() -> None:
+    broken = [
+        f"{page.name}: {target}"
+        for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")]
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
