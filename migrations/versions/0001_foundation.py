@@ -93,7 +93,7 @@ def upgrade(op: Operations, schema: str | None) -> None:
     op.create_index(
         "ix_clew_checkpoints_latest",
         "clew_checkpoints",
-        ["thread_key", "namespace", "seq", "parent_checkpoint_id"],
+        ["thread_key", "namespace", "seq"],
         schema=schema,
     )
     op.create_index(

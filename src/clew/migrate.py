@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import re
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -45,8 +46,6 @@ REVISIONS: Final = ("0001",)
 
 HEAD: Final = REVISIONS[-1]
 
-_TABLES: Final = tuple(table.name for table in tables_for().metadata.sorted_tables)
-_OURS: Final = frozenset((*_TABLES, VERSION_TABLE))
 _TURN_MS: Final = 60_000  # SQLite: how long to wait for other processes' migrations
 
 
@@ -175,7 +174,7 @@ def include_name(name: str | None, type_: str, parent_names: MutableMapping[str,
     For ``context.configure(include_name=clew.migrate.include_name)`` in the host's ``env.py``; without it the host's
     autogenerate proposes to drop clew's tables, which its own models do not have.
     """
-    return type_ != "table" or name not in _OURS
+    return type_ != "table" or name not in (*_tables(), VERSION_TABLE)
 
 
 def prepare(connection: Connection, schema: str | None = None) -> None:
@@ -199,7 +198,7 @@ def options(schema: str | None = None) -> dict[str, Any]:
     def only_ours(name: str | None, type_: str, _: MutableMapping[str, str | None]) -> bool:
         if type_ == "schema":
             return name == schema
-        return type_ != "table" or name in _OURS
+        return type_ != "table" or name in (*_tables(), VERSION_TABLE)
 
     return {
         "target_metadata": tables_for(schema).metadata,
@@ -244,6 +243,12 @@ def _begin_immediate(connection: Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
 
+@cache
+def _tables() -> tuple[str, ...]:
+    """Their names. Not at import: making tables loads SQLAlchemy's dialects, a fifth of an import of clew."""
+    return tuple(table.name for table in tables_for().metadata.sorted_tables)
+
+
 def _script() -> ScriptDirectory:
     from alembic.script import ScriptDirectory
 
@@ -258,14 +263,14 @@ def _look_postgres(connection: Connection, owner: str) -> tuple[str | None, str 
     of one. ``ts_stat`` takes its query as text and runs it only if the CASE gets there (``query_to_xml`` would do as
     well, but not every Postgres is built with libxml).
     """
-    seen = ", ".join(f"to_regclass(:table_{number})" for number in range(len(_TABLES)))
+    seen = ", ".join(f"to_regclass(:table_{number})" for number in range(len(_tables())))
     row = connection.execute(
         text(
             f"SELECT CAST(coalesce({seen}) AS text), CASE WHEN to_regclass(:version) IS NOT NULL"
             " THEN (SELECT word FROM ts_stat(:query) LIMIT 1) END"
         ),
         {
-            **{f"table_{number}": owner + name for number, name in enumerate(_TABLES)},
+            **{f"table_{number}": owner + name for number, name in enumerate(_tables())},
             "version": owner + VERSION_TABLE,
             "query": f"SELECT array_to_tsvector(ARRAY[CAST(version_num AS text)]) FROM {owner}{VERSION_TABLE}",
         },
@@ -279,7 +284,7 @@ def _look_sqlite(connection: Connection) -> tuple[str | None, str | None]:
     row = None
     if VERSION_TABLE in names:
         row = connection.exec_driver_sql(f"SELECT * FROM {VERSION_TABLE}").mappings().first()
-    return next((name for name in _TABLES if name in names), None), row.get("version_num") if row else None
+    return next((name for name in _tables() if name in names), None), row.get("version_num") if row else None
 
 
 def _owner(preparer: IdentifierPreparer, dialect_name: str, schema: str | None) -> str:

@@ -191,7 +191,7 @@ async def test_what_cannot_be_kept_is_refused_by_its_path_and_nothing_is_stored(
         ({"metadata": {"a": [1, (2,)]}}, "metadata.a[1]"),
         ({"metadata": {1: 2}}, "metadata"),
         ({"metadata": {"a": {"b": b""}}}, "metadata.a.b"),
-        ({"metadata": {"source": clew.CheckpointSource.LOOP}}, "metadata.source"),
+        ({"metadata": {"source": clew.DurabilityMode.SYNC}}, "metadata.source"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -399,3 +399,12 @@ async def test_mutating_what_was_read_changes_nothing_stored_and_no_other_readin
     await checkpointer.put(made(one, "c2"))
     assert (await checkpointer.get(at())).state == expected
     assert (await checkpointer.get(at("c2"))).state == one
+
+
+async def test_a_checkpoint_source_in_the_metadata_is_its_text(checkpointer: Any) -> None:
+    checkpoint = clew.Checkpoint(thread_id="t", state=1, metadata={"source": clew.CheckpointSource.FORK, "step": 2})
+    config = await checkpointer.put(checkpoint)
+    found = await checkpointer.get_tuple(config)
+    assert found.checkpoint.metadata == {"source": "fork", "step": 2}
+    assert type(found.checkpoint.metadata["source"]) is str
+    assert found.metadata.source is clew.CheckpointSource.FORK

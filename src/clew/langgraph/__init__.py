@@ -3,7 +3,8 @@
 Needs the extra ``langgraph``. Nothing else in clew imports LangGraph.
 """
 
+from clew.langgraph.async_saver import AsyncClewSaver
+from clew.langgraph.importing import Imported, import_langgraph
+from clew.langgraph.saver import ClewSaver
 
-from clew.langgraph.saver import AsyncClewSaver, ClewSaver
-
-__all__ = ["AsyncClewSaver", "ClewSaver"]
+__all__ = ["AsyncClewSaver", "ClewSaver", "Imported", "import_langgraph"]

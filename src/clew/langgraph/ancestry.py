@@ -184,9 +184,7 @@ def _place(tables: Tables) -> Select[Any]:
 @cache
 def _below(tables: Tables) -> Select[Any]:
     c, m = tables.checkpoints.c, tables.checkpoint_metadata.c
-    joined = tables.checkpoints.outerjoin(
-        tables.checkpoint_metadata, (m.thread_key == c.thread_key) & (m.seq == c.seq)
-    )
+    joined = tables.checkpoints.outerjoin(tables.checkpoint_metadata, (m.thread_key == c.thread_key) & (m.seq == c.seq))
     columns = (
         *(c.seq, c.checkpoint_id, c.parent_checkpoint_id, c.source, c.step, c.metadata_form),
         *(m.value, c.manifest, c.spans),

@@ -17,11 +17,11 @@ from ormsgpack import Ext, packb
 from clew.codec import Codec, Serialized
 from clew.codec.extensions import Tag, is_plain_text
 from clew.errors import Unserializable
-from clew.langgraph.fingerprints import Fingerprint, fingerprints
+from clew.langgraph.fingerprints import Prints, fingerprints
 from clew.structure import Inline, Kind, Node, Run
 from clew.structure.encoding import INLINE_BYTES, common_prefix, element_hash
 
-__all__ = ["ChannelForm", "Serde", "Trail", "TrailEntry", "encode_channel", "serialized"]
+__all__ = ["ChannelForm", "Serde", "Trail", "TrailEntry", "encode_channel", "encode_whole", "serialized"]
 
 _TRAIL_BYTES: Final = 64 * 1024 * 1024
 
@@ -40,14 +40,14 @@ class ChannelForm:
 
     node: Node
     kind: Kind
-    prints: Sequence[Fingerprint]
+    prints: Prints
     elements: list[bytes]
     hashes: list[bytes]
 
     @property
     def size(self) -> int:
         """About how many bytes it takes in memory."""
-        return 2 * sum(map(len, self.elements)) + 200 * len(self.elements)
+        return 3 * sum(map(len, self.elements)) + 200 * len(self.elements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def encode_channel(codec: Codec, serde: Serde, path: str, value: Any, hint: Chan
         Unserializable: naming the channel and the element that the serializer refuses.
     """
     if type(value) is list:
-        form = _elements(Kind.LIST, fingerprints(value), hint, lambda i: _item(serde, value[i], f"{path}[{i}]"))
+        form = _elements(Kind.LIST, value, hint, lambda i: _item(serde, value[i], path, i))
         if sum(map(len, form.elements)) < INLINE_BYTES:
             return _inline(form, codec.array(form.elements))
         return form
@@ -123,34 +123,39 @@ def encode_channel(codec: Codec, serde: Serde, path: str, value: Any, hint: Chan
         def pair(index: int) -> bytes:
             key, item = pairs[index]
             name = _dumped(serde, key, f"key of {path}") if opaque else codec.strict(key)
-            return codec.array([name, _item(serde, item, f"{path}[{key!r}]")])
+            return codec.array([name, _item(serde, item, path, key)])
 
-        form = _elements(Kind.TABLE, fingerprints([key, item] for key, item in pairs), hint, pair)
+        form = _elements(Kind.TABLE, [[key, item] for key, item in pairs], hint, pair)
         if sum(map(len, form.elements)) < INLINE_BYTES:
             return _inline(form, _dumped(serde, value, path))
         return form
-    form = _elements(Kind.LEAF, fingerprints([value]), hint, lambda _: _dumped(serde, value, path))
+    form = _elements(Kind.LEAF, [value], hint, lambda _: _dumped(serde, value, path))
     return _inline(form, form.elements[0]) if len(form.elements[0]) < INLINE_BYTES else form
 
 
-def _elements(
-    kind: Kind, prints: list[Fingerprint], hint: ChannelForm | None, dump: Callable[[int], bytes]
-) -> ChannelForm:
+def encode_whole(serde: Serde, path: str, value: Any) -> Node:
+    """The node of a value that is not a channel's, and is not looked into."""
+    data = _dumped(serde, value, path)
+    return Inline(data) if len(data) < INLINE_BYTES else Run(Kind.LEAF, None, [data], [element_hash(data)])
+
+
+def _elements(kind: Kind, values: Sequence[Any], hint: ChannelForm | None, dump: Callable[[int], bytes]) -> ChannelForm:
     if hint is None or hint.kind is not kind:
-        elements = [dump(index) for index in range(len(prints))]
-        return _run(kind, prints, elements, [element_hash(element) for element in elements])
-    head = common_prefix(prints, hint.prints)  # type: ignore[arg-type]  it only compares them
+        elements = [dump(index) for index in range(len(values))]
+        return _run(kind, fingerprints(values), elements, [element_hash(element) for element in elements])
+    prints, known = fingerprints(values, hint.prints), hint.prints.each
+    head = common_prefix(prints.each, known)
     elements, hashes = hint.elements[:head], hint.hashes[:head]
-    known = {print_: i for i, print_ in enumerate(hint.prints)} if head < len(hint.prints) else {}
-    for index in range(head, len(prints)):
-        place = known.get(prints[index])
+    places = {print_: place for place, print_ in enumerate(known)} if head < len(known) else {}
+    for index in range(head, len(values)):
+        place = places.get(prints.each[index])
         element = dump(index) if place is None else hint.elements[place]
         elements.append(element)
         hashes.append(element_hash(element) if place is None else hint.hashes[place])
     return _run(kind, prints, elements, hashes)
 
 
-def _run(kind: Kind, prints: list[Fingerprint], elements: list[bytes], hashes: list[bytes]) -> ChannelForm:
+def _run(kind: Kind, prints: Prints, elements: list[bytes], hashes: list[bytes]) -> ChannelForm:
     return ChannelForm(Run(kind, None, elements, hashes), kind, prints, elements, hashes)
 
 
@@ -171,10 +176,18 @@ def serialized(serde: Serde, value: Any, path: str) -> Serialized:
     return Serialized(name, bytes(data))
 
 
-def _dumped(serde: Serde, value: Any, path: str) -> bytes:
-    return packb(Ext(Tag.SERIALIZED, serialized(serde, value, path).packed()))
+def _dumped(serde: Serde, value: Any, path: str, key: object = None) -> bytes:
+    """The stored element. ``key`` is put behind ``path`` only where something goes wrong."""
+    try:
+        name, data = serde.dumps_typed(value)
+    except Exception:  # noqa: BLE001  the second time it raises with the path
+        where = path if key is None else f"{path}[{key!r}]"
+        return packb(Ext(Tag.SERIALIZED, serialized(serde, value, where).packed()))
+    if name == "msgpack":  # as ``Serialized.packed`` has it, for a quarter of the time
+        return packb(Ext(Tag.SERIALIZED, b"\0" + data))
+    return packb(Ext(Tag.SERIALIZED, Serialized(name, bytes(data)).packed()))
 
 
-def _item(serde: Serde, value: Any, path: str) -> bytes:
+def _item(serde: Serde, value: Any, path: str, key: object) -> bytes:
     # Inside a list LangGraph's serializer makes bytes of a bytearray; by itself it would stay one.
-    return _dumped(serde, bytes(value) if type(value) is bytearray else value, path)
+    return _dumped(serde, bytes(value) if type(value) is bytearray else value, path, key)

@@ -7,11 +7,10 @@ text, cut at the bars.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import ormsgpack
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     CheckpointTuple,
@@ -19,13 +18,12 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
     writes_sort_key,
 )
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import TASKS
 
 from clew.codec import Codec, Serialized
-from clew.errors import CorruptData, InvalidInput
-from clew.langgraph.channels import ChannelForm, Serde, TrailEntry, encode_channel, serialized
-from clew.langgraph.versions import decode_frame, encode_frame, next_version, rest_of
+from clew.errors import InvalidInput
+from clew.langgraph.channels import ChannelForm, Serde, TrailEntry, encode_channel, encode_whole, serialized
+from clew.langgraph.versions import decode_frame, encode_frame, is_orphan, next_version, rest_of
 from clew.records import Checkpoint, CheckpointConfig, PendingWrite
 from clew.repository import PutRequest, prepare
 from clew.structure import Inline, Kind, Node, Record, Run
@@ -38,13 +36,13 @@ __all__ = [
     "channel_of",
     "config_of",
     "key_of",
-    "loader_of",
     "metadata_for",
     "namespace_of",
     "namespace_text",
     "put_request",
     "tuple_of",
     "with_sends",
+    "write_of_task",
     "writes_for",
 ]
 
@@ -69,7 +67,7 @@ def namespace_text(namespace: Iterable[str]) -> str:
     return "|".join(namespace)
 
 
-def address_of(config: Mapping[str, Any]) -> CheckpointConfig:
+def address_of(config: Any) -> CheckpointConfig:
     """The address that a LangGraph config means; without a checkpoint id the latest.
 
     Raises:
@@ -80,12 +78,12 @@ def address_of(config: Mapping[str, Any]) -> CheckpointConfig:
         raise InvalidInput('the config has no thread_id; pass {"configurable": {"thread_id": …}}')
     return CheckpointConfig(
         thread_id=str(configurable["thread_id"]),
-        checkpoint_id=get_checkpoint_id(config) or None,  # type: ignore[arg-type]  a mapping does
+        checkpoint_id=get_checkpoint_id(config) or None,
         namespace=namespace_of(configurable.get("checkpoint_ns") or ""),
     )
 
 
-def config_of(address: CheckpointConfig) -> dict[str, Any]:
+def config_of(address: CheckpointConfig) -> Any:
     """LangGraph's config of an address."""
     return {
         "configurable": {
@@ -96,41 +94,41 @@ def config_of(address: CheckpointConfig) -> dict[str, Any]:
     }
 
 
-def metadata_for(config: Mapping[str, Any], metadata: Mapping[str, Any], allowed: Collection[str]) -> dict[str, Any]:
+def metadata_for(config: Mapping[str, Any], metadata: Any, allowed: Collection[str]) -> dict[str, Any]:
     """The metadata to store: as LangGraph's savers make it, without keys of the config that look like secrets.
 
     ``allowed`` are keys to keep although they do. Tuples become lists, as in JSON.
     """
-    open_config = {
+    open_config: Any = {
         part: {
-            key: value
-            for key, value in (config.get(part) or {}).items()
-            if key in allowed or not _SECRET.search(key)
+            key: value for key, value in (config.get(part) or {}).items() if key in allowed or not _SECRET.search(key)
         }
         for part in ("metadata", "configurable")
     }
-    merged: Any = get_checkpoint_metadata(open_config, metadata)  # type: ignore[arg-type]  it reads just these two
+    merged: Any = get_checkpoint_metadata(open_config, metadata)
     return {key: _as_json(value) for key, value in merged.items()}
 
 
-def writes_for(
-    serde: Serde, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-) -> list[PendingWrite]:
-    """The writes of one ``put_writes``. The path stands where other threads have the node."""
-    path, fits = task_path, len(task_path.encode()) <= _PATH_BYTES
-    found = []
-    for place, (channel, value) in enumerate(writes):
-        payload: Any = serialized(serde, value, f"writes[{place}]")
-        found.append(
-            PendingWrite(
-                node=path if fits else _LONG_PATH,
-                payload=payload if fits else [path, payload],
-                task_id=task_id,
-                idx=WRITES_IDX_MAP.get(channel, place),
-                channel=channel,
-            )
+def writes_for(serde: Serde, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> list[PendingWrite]:
+    """The writes of one ``put_writes``, each with LangGraph's index for its channel, else its place."""
+    return [
+        write_of_task(
+            serialized(serde, value, f"writes[{place}]"),
+            task_id,
+            WRITES_IDX_MAP.get(channel, place),
+            channel,
+            task_path,
         )
-    return found
+        for place, (channel, value) in enumerate(writes)
+    ]
+
+
+def write_of_task(value: Serialized, task_id: str, idx: int, channel: str, task_path: str) -> PendingWrite:
+    """One write. The path stands where other threads have the node."""
+    payload: Any = value.compressed()
+    if len(task_path.encode()) > _PATH_BYTES:
+        task_path, payload = _LONG_PATH, [task_path, payload]
+    return PendingWrite(node=task_path, payload=payload, task_id=task_id, idx=idx, channel=channel)
 
 
 def put_request(
@@ -160,8 +158,11 @@ def put_request(
             form = encode_channel(codec, serde, name, value, hint)
         channels[name] = form
     rest = rest_of(checkpoint)
-    rest_node = encode_channel(codec, serde, "checkpoint", {"": rest}).node if rest else None
-    frame = encode_frame(codec, checkpoint, rest_node)
+    rest_node = encode_whole(serde, "checkpoint", rest) if rest else None
+    # A root graph's metadata mostly is a source and a step, which clew keeps in columns, and an empty mapping.
+    orphan = metadata.get("parents") == {}
+    stored = {key: value for key, value in metadata.items() if key != "parents"} if orphan else dict(metadata)
+    frame = encode_frame(codec, checkpoint, rest_node, orphan)
     root = Record(None, (*map(key_of, channels), FRAME), (*(form.node for form in channels.values()), frame))
     run_id = metadata.get("run_id")
     record: Checkpoint[Any] = Checkpoint(
@@ -171,7 +172,7 @@ def put_request(
         parent_checkpoint_id=parent_id,
         namespace=namespace_of(configurable.get("checkpoint_ns") or ""),
         state=None,
-        metadata=dict(metadata),
+        metadata=stored,
     )
     request = replace(prepare(codec, record, root=_within_bounds(root)), founding=True)
     return request, TrailEntry(record.checkpoint_id, versions, channels)
@@ -183,7 +184,7 @@ def tuple_of(
     state: Any,
     metadata: Any,
     writes: Iterable[PendingWrite],
-    config: Mapping[str, Any] | None = None,
+    config: Any = None,
 ) -> CheckpointTuple:
     """LangGraph's tuple for a checkpoint that was read. ``config`` is what the caller asked with, if it had an id."""
     parent = None if parent_id is None else address.model_copy(update={"checkpoint_id": parent_id})
@@ -192,11 +193,14 @@ def tuple_of(
         path, value = write.payload if write.node == _LONG_PATH else (write.node, write.payload)
         rows.append((writes_sort_key(path, write.task_id, write.idx), (write.task_id, write.channel, value)))
     rows.sort(key=lambda row: row[0])
+    if isinstance(state, dict) and FRAME in state and is_orphan(state[FRAME]):
+        metadata = {**metadata, "parents": {}}
+    asked: Any = config_of(address) if config is None else dict(config)
     return CheckpointTuple(
-        config=dict(config) if config is not None else config_of(address),  # type: ignore[arg-type]
-        checkpoint=_checkpoint(str(address.checkpoint_id), state),  # type: ignore[arg-type]
+        config=asked,
+        checkpoint=_checkpoint(str(address.checkpoint_id), state),
         metadata=metadata,
-        parent_config=None if parent is None else config_of(parent),  # type: ignore[arg-type]
+        parent_config=None if parent is None else config_of(parent),
         pending_writes=[write for _, write in rows],
     )
 
@@ -217,36 +221,7 @@ def channel_of(key: str) -> str:
     return key[:-1] if key.startswith(FRAME) else key
 
 
-def loader_of(serde: Serde) -> Callable[[Serialized], Any]:
-    """What makes a value of what the serializer wrote.
-
-    Raises, when called:
-        CorruptData: the serializer fails, or gives None for what was not None: so LangGraph's own tells that it does
-            not know an extension, or that a library is missing.
-    """
-    hook = serde._unpack_ext_hook if type(serde) is JsonPlusSerializer else None
-
-    def certain(code: int, data: bytes) -> Any:
-        value = hook(code, data) if hook else None
-        if value is None:
-            raise ValueError(f"its extension {code} could not be read")
-        return value
-
-    def load(stored: Serialized) -> Any:
-        try:
-            if hook is not None and stored.type == "msgpack":
-                return ormsgpack.unpackb(stored.data, ext_hook=certain, option=ormsgpack.OPT_NON_STR_KEYS)
-            value = serde.loads_typed((stored.type, stored.data))
-        except Exception as exc:
-            raise CorruptData(f"LangGraph's serializer cannot load a value of type {stored.type!r}: {exc}") from exc
-        if value is None and stored.type not in ("null", "json", "pickle") and stored.data not in (b"\xc0", b""):
-            raise CorruptData(f"LangGraph's serializer gives nothing for a value of type {stored.type!r}")
-        return value
-
-    return load
-
-
-def _checkpoint(checkpoint_id: str, state: Any) -> dict[str, Any]:
+def _checkpoint(checkpoint_id: str, state: Any) -> Any:
     if not isinstance(state, dict):
         state = {"__root__": state}
     frame = state.pop(FRAME, None)
@@ -261,8 +236,6 @@ def _checkpoint(checkpoint_id: str, state: Any) -> dict[str, Any]:
             "versions_seen": {},
             "updated_channels": None,
         }
-    if "rest" in frame:
-        frame = {**frame, "rest": frame["rest"][""]}
     return {**decode_frame(frame), "id": checkpoint_id, "channel_values": values}
 
 

@@ -7,7 +7,7 @@ message of 1 kB: 0.5 µs, where LangGraph's serializer takes 3.5 µs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -16,25 +16,70 @@ from ormsgpack import Ext, packb
 from pydantic import BaseModel
 
 from clew.codec.extensions import LEAVES, OPTIONS
+from clew.structure.encoding import common_prefix
 
-__all__ = ["Fingerprint", "fingerprints"]
+__all__ = ["Fingerprint", "Prints", "fingerprints"]
 
 Fingerprint: TypeAlias = object
 """Bytes that are equal for values that serialise alike; an object equal to nothing else where that cannot be told."""
 
+_BLOCK: Final = 64
 _MODEL, _DATACLASS, _ENUM, _TUPLE, _SET = range(100, 105)  # behind the codec's own tags, which stand for leaves
 _SERIALISES_ITSELF: Final = ("model_dump", "dict", "_asdict", "get_secret_value")
 
 
-def fingerprints(values: Iterable[Any]) -> list[Fingerprint]:
-    """A fingerprint for each value."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prints:
+    """A fingerprint for each of some values, and one for each full block of them, from the first on."""
+
+    each: list[Fingerprint]
+    blocks: list[Fingerprint]
+
+
+def fingerprints(values: Sequence[Any], known: Prints | None = None) -> Prints:
+    """The fingerprints of ``values``; of blocks that are ``known``'s they are taken from there.
+
+    A block of chat messages takes half the time of its messages one by one, and mostly all blocks but the last are as
+    they were.
+    """
+    blocks = [_block(values[low : low + _BLOCK]) for low in range(0, len(values) - _BLOCK + 1, _BLOCK)]
+    same = _BLOCK * common_prefix(blocks, known.blocks) if known is not None else 0
+    each = known.each[:same] if known is not None else []
+    return Prints([*each, *_one_by_one(values[same:])], blocks)
+
+
+def _block(values: Sequence[Any]) -> Fingerprint:
+    types = tuple(map(type, values))
+    models = {issubclass(cls, BaseModel) for cls in set(types)}
+    try:
+        if models == {True}:
+            fields = [
+                [value.__dict__ for value in values],
+                [value.__pydantic_extra__ for value in values],
+                [value.__pydantic_private__ for value in values],
+            ]
+            return types, packb(fields, _hook, OPTIONS)
+        if models == {False}:
+            return types, packb(values, _hook, OPTIONS)
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        pass
+    return object()
+
+
+def _one_by_one(values: Iterable[Any]) -> list[Fingerprint]:
     found: list[Fingerprint] = []
+    names: dict[type, str | None] = {}
     for value in values:
+        cls = type(value)
+        if cls not in names:
+            names[cls] = _named(cls) if issubclass(cls, BaseModel) else None
+        name = names[cls]
         try:
-            if isinstance(value, BaseModel):
-                found.append(b"m" + packb(_model(value), _hook, OPTIONS))
-            else:
-                found.append(b"v" + packb(value, _hook, OPTIONS))
+            if name is None:
+                found.append(packb([value], _hook, OPTIONS))
+            else:  # spelt out: a call of ``_model`` would take a fifth of the time
+                fields = [name, value.__dict__, value.__pydantic_extra__, value.__pydantic_private__]
+                found.append(packb(fields, _hook, OPTIONS))
         except (TypeError, ValueError, AttributeError, RecursionError):
             found.append(object())
     return found
@@ -46,7 +91,7 @@ def _model(value: BaseModel) -> list[Any]:
 
 def _hook(value: Any) -> Ext:
     """For what ormsgpack has no exact form for. Raises for any object whose fields need not say all that it holds."""
-    cls = type(value)
+    cls: Any = type(value)
     if isinstance(value, BaseModel):
         return Ext(_MODEL, packb(_model(value), _hook, OPTIONS))
     if cls is tuple:
@@ -65,10 +110,10 @@ def _hook(value: Any) -> Ext:
 
 
 @lru_cache(maxsize=1024)
-def _named(cls: type) -> str:
+def _named(cls: Any) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 @lru_cache(maxsize=1024)
-def _serialises_itself(cls: type) -> bool:
+def _serialises_itself(cls: Any) -> bool:
     return any(hasattr(cls, name) for name in _SERIALISES_ITSELF)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, get_checkpoint_id
 
 from clew.errors import NotFound
@@ -16,7 +17,6 @@ from clew.langgraph.channels import Serde, Trail
 from clew.langgraph.checkpoints import (
     address_of,
     config_of,
-    loader_of,
     metadata_for,
     namespace_of,
     put_request,
@@ -25,6 +25,7 @@ from clew.langgraph.checkpoints import (
     writes_for,
 )
 from clew.langgraph.listing import PAGE, Query, page
+from clew.langgraph.loading import Loader
 from clew.repository import Put, list_threads
 from clew.repository.copying import copy_thread
 from clew.repository.keys import namespace_text
@@ -50,7 +51,7 @@ class SaverFlows:
     """LangGraph's calls over one core and one serializer; each gives a flow or a step for the saver's driver."""
 
     def __init__(self, core: Core, trail: Trail, serde: Serde, allowed: Collection[str]) -> None:
-        store = replace(core.store, codec=core.store.codec.loading(loader_of(serde)))
+        store = replace(core.store, codec=core.store.codec.loading(Loader(serde)))
         self.core = replace(core, store=store)
         self._flows = Flows(self.core)
         self._trail = trail
@@ -63,7 +64,7 @@ class SaverFlows:
         checkpoint: Mapping[str, Any],
         metadata: Mapping[str, Any],
         new_versions: Mapping[str, Any],
-    ) -> Flow[dict[str, Any]]:
+    ) -> Flow[RunnableConfig]:
         address = address_of(config)
         namespace = namespace_text(address.namespace)
         request, entry = put_request(
@@ -77,7 +78,8 @@ class SaverFlows:
         )
         outcome = yield from self._flows.put_request(Put(request))
         self._trail.remember(address.thread_id, namespace, entry)
-        return config_of(outcome.config)
+        stored: RunnableConfig = config_of(outcome.config)
+        return stored
 
     def put_writes(
         self, config: Mapping[str, Any], writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
@@ -98,7 +100,7 @@ class SaverFlows:
             found.checkpoint.state,
             found.checkpoint.metadata,
             found.pending_writes,
-            config if get_checkpoint_id(config) else None,  # type: ignore[arg-type]
+            config if address.checkpoint_id else None,
         )
         if made.checkpoint["v"] < 4 and parent_id is not None:
             parent = found.config.model_copy(update={"checkpoint_id": parent_id})
@@ -108,13 +110,13 @@ class SaverFlows:
 
     def place(
         self,
-        config: Mapping[str, Any] | None,
+        config: Any,
         filter: Mapping[str, Any] | None,  # noqa: A002  LangGraph's name
-        before: Mapping[str, Any] | None,
+        before: Any,
         limit: int | None,
     ) -> Place:
         """Where the listing begins."""
-        before_id = get_checkpoint_id(before) if before else None  # type: ignore[arg-type]
+        before_id = get_checkpoint_id(before) if before else None
         if config is None or config.get("configurable", {}).get("thread_id") is None:
             return Place(Query(before=before_id, filter=filter), limit, more_threads=True)
         address = address_of(config)
@@ -182,7 +184,7 @@ class SaverFlows:
 
     def delta_history(
         self, config: Mapping[str, Any], channels: Sequence[str]
-    ) -> Step[dict[str, DeltaChannelHistory]]:
+    ) -> Step[Mapping[str, DeltaChannelHistory]]:
         address, names = address_of(config), list(channels)
         return Step(
             lambda connection: delta_history(self.core.store, connection, address, names),

@@ -27,7 +27,7 @@ from clew.repository.request import METADATA_SOURCE_AND_STEP, described_by
 from clew.repository.segments import read_segments
 from clew.repository.store import Store
 from clew.repository.writes import write_of
-from clew.structure import Inline, Kind, Node, Record, Run, SegmentMap, Span, decode_manifest, wanted
+from clew.structure import Inline, Kind, Node, Record, SegmentMap, Span, decode_manifest, wanted
 from clew.tables import Tables
 
 __all__ = ["Decoded", "Query", "page", "read_forms", "writes_of"]
@@ -174,7 +174,10 @@ def _narrowed(store: Store, metadata: Mapping[str, Any]) -> list[Any]:
 
 def _matches(row: Any, wanted_metadata: Mapping[str, Any]) -> bool:
     metadata = _metadata(row)
-    return isinstance(metadata, dict) and all(metadata.get(key) == value for key, value in wanted_metadata.items())
+    if not isinstance(metadata, dict):
+        return False
+    metadata.setdefault("parents", {})  # an empty one is not stored here
+    return all(metadata.get(key) == value for key, value in wanted_metadata.items())
 
 
 def _metadata(row: Any) -> Any:
@@ -202,9 +205,10 @@ def _tuples(
     old = {row.parent_checkpoint_id for row, made in found if made.checkpoint["v"] < 4 and row.parent_checkpoint_id}
     sends = writes_of(store, connection, key, old, [TASKS]) if old else {}
     for row, made in found:
-        ledger = sends.get((row.namespace, row.parent_checkpoint_id))
-        if made.checkpoint["v"] < 4 and ledger:
-            with_sends(made, tuple_of(address, None, {}, {}, ledger).pending_writes)
+        address = CheckpointConfig(thread_id=thread_id, checkpoint_id=row.parent_checkpoint_id)
+        sent = sends.get((row.namespace, row.parent_checkpoint_id))
+        if made.checkpoint["v"] < 4 and sent:
+            with_sends(made, tuple_of(address, None, {}, {}, sent).pending_writes)
     return [made for _, made in found]
 
 
@@ -218,9 +222,7 @@ def _forms(store: Store, connection: Connection, key: int, seqs: Sequence[int]) 
 @cache
 def _listed(tables: Tables) -> Select[Any]:
     c, m = tables.checkpoints.c, tables.checkpoint_metadata.c
-    joined = tables.checkpoints.outerjoin(
-        tables.checkpoint_metadata, (m.thread_key == c.thread_key) & (m.seq == c.seq)
-    )
+    joined = tables.checkpoints.outerjoin(tables.checkpoint_metadata, (m.thread_key == c.thread_key) & (m.seq == c.seq))
     columns = (c.seq, c.namespace, c.checkpoint_id, c.parent_checkpoint_id, c.source, c.step, c.metadata_form, m.value)
     return select(*columns).select_from(joined).order_by(c.seq.desc())
 
@@ -238,5 +240,3 @@ def _writes(tables: Tables, dialect: Dialect, by_channel: bool) -> Select[Any]:
         w.thread_key == bindparam("key"), dialect.among(w.checkpoint_id, "ids")
     )
     return statement.where(dialect.among(w.channel, "channels")) if by_channel else statement
-
-

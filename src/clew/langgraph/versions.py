@@ -16,7 +16,7 @@ from clew.errors import CorruptData
 from clew.structure import Inline, Kind, Node, Record, Run
 from clew.structure.encoding import INLINE_BYTES, element_hash
 
-__all__ = ["decode_frame", "encode_frame", "next_version", "rest_of"]
+__all__ = ["decode_frame", "encode_frame", "is_orphan", "next_version", "rest_of"]
 
 _FIELDS: Final = ("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels")
 _WIDE_VERSION: Final = re.compile(r"(\d{32,})\.(\d[\d.e-]*)")
@@ -38,8 +38,11 @@ def next_version(current: Any) -> Any:
     return current + 1
 
 
-def encode_frame(codec: Codec, checkpoint: Mapping[str, Any], rest: Node | None) -> Record:
-    """All of the checkpoint but its id and its channels' values. ``rest`` holds the fields that are not known here."""
+def encode_frame(codec: Codec, checkpoint: Mapping[str, Any], rest: Node | None, orphan: bool = False) -> Record:
+    """All of the checkpoint but its id and its channels' values. ``rest`` holds the fields that are not known here.
+
+    ``orphan`` says that the metadata's ``parents`` were an empty mapping, and left out there.
+    """
     versions, seen = checkpoint["channel_versions"], checkpoint["versions_seen"]
     channels = list(versions)
     names = [channels, [[node, list(found)] for node, found in seen.items()]]
@@ -49,6 +52,7 @@ def encode_frame(codec: Codec, checkpoint: Mapping[str, Any], rest: Node | None)
         [_packed_version(version) for version in versions.values()],
         [_packed_version(version) for found in seen.values() for version in found.values()],
         _packed_updated(checkpoint.get("updated_channels", ()), channels),
+        orphan,
     ]
     # The names are shared with the parent's unless they are too few to be worth a reference.
     nodes = [_leaf(codec.strict(names), _SHARED_BYTES), _leaf(codec.strict(numbers), INLINE_BYTES)]
@@ -70,7 +74,7 @@ def decode_frame(frame: Mapping[str, Any]) -> dict[str, Any]:
     """
     try:
         channels, nodes = frame["names"]
-        v, moment, versions, seen_versions, updated = frame["numbers"]
+        v, moment, versions, seen_versions, updated, _ = frame["numbers"]
         seen = iter(seen_versions)
         fields: dict[str, Any] = {
             "v": v,
@@ -80,13 +84,16 @@ def decode_frame(frame: Mapping[str, Any]) -> dict[str, Any]:
         }
         if updated != ():
             fields["updated_channels"] = (
-                None
-                if updated is None
-                else [channels[item] if isinstance(item, int) else item for item in updated]
+                None if updated is None else [channels[item] if isinstance(item, int) else item for item in updated]
             )
         return {**fields, **frame.get("rest", {})}
     except (LookupError, TypeError, ValueError, StopIteration) as exc:
         raise CorruptData("the versions of a LangGraph checkpoint cannot be read") from exc
+
+
+def is_orphan(frame: Mapping[str, Any]) -> bool:
+    """Whether the metadata's ``parents`` were an empty mapping."""
+    return bool(frame["numbers"][5])
 
 
 def _leaf(data: bytes, below: int) -> Node:

@@ -61,7 +61,7 @@ class Record(BaseModel):
 
     @classmethod
     def built(cls, **fields: Any) -> Self:
-        """A record of these fields, which have to be all of them and valid: in a fifth of ``model_construct``'s time."""
+        """A record of all these fields, which have to be valid: in a fifth of ``model_construct``'s time."""
         record = cls.__new__(cls)
         put = object.__setattr__
         put(record, "__dict__", fields)

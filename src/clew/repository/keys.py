@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from clew.errors import InvalidInput, Unserializable
+from clew.records import CheckpointSource
 
 __all__ = [
     "canonical_json",
@@ -92,7 +93,8 @@ def metadata_text(metadata: Any) -> str:
     """The JSON text that reads back as exactly ``metadata``.
 
     Raises:
-        Unserializable: with the path of what is not a JSON value (a tuple, say, which would come back as a list).
+        Unserializable: with the path of what is not a JSON value (a tuple, say, which would come back as a list). A
+            ``CheckpointSource`` is taken as its text.
     """
     _check_json(metadata, "metadata", 0)
     try:
@@ -155,7 +157,7 @@ def _namespace_text(parts: tuple[str, ...]) -> str:
 
 def _check_json(value: Any, path: str, depth: int) -> None:
     kind = type(value)
-    if kind is str or value is None or kind is bool or kind is int or kind is float:
+    if kind is str or value is None or kind is bool or kind is int or kind is float or kind is CheckpointSource:
         return
     if depth >= METADATA_DEPTH:
         raise Unserializable(path[:200], f"nested more than {METADATA_DEPTH} levels deep")

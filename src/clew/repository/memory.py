@@ -70,12 +70,23 @@ class ThreadMemory:
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return _THREAD_OVERHEAD + sum(form.size for form in self.forms.values())
+        rows = (row for known in self.logs.rows.values() for row in known if row.elements is not None)
+        return _THREAD_OVERHEAD + sum(form.size for form in self.forms.values()) + sum(row.size for row in rows)
 
-    def advanced(self, version: int, namespace: str, checkpoint_id: str, form: Remembered, logs: Logs) -> ThreadMemory:
-        """The memory after a put: ``form`` is the namespace's head, and the least recently used form is gone."""
-        key = (namespace, checkpoint_id)
-        forms = {known: kept for known, kept in self.forms.items() if known != key}
+    def advanced(
+        self,
+        version: int,
+        namespace: str,
+        checkpoint_id: str,
+        form: Remembered,
+        logs: Logs,
+        parent_id: str | None = None,
+    ) -> ThreadMemory:
+        """The memory after a put on ``parent_id``: ``form`` is the head, and the least recently used form is gone."""
+        key, used = (namespace, checkpoint_id), (namespace, parent_id or "")
+        forms = {known: kept for known, kept in self.forms.items() if known not in (key, used)}
+        if used in self.forms:
+            forms[used] = self.forms[used]
         forms[key] = form
         while len(forms) > _FORMS:
             del forms[next(iter(forms))]

@@ -145,7 +145,8 @@ def fast_put(store: Store, connection: Connection, put: Put, memory: ThreadMemor
     if done is None:
         return None
     form = Remembered.of(done.seq, placement.root)
-    after = memory.advanced(memory.version + 1, request.namespace, request.checkpoint_id, form, changes.logs)
+    version, key = memory.version + 1, request.checkpoint_id
+    after = memory.advanced(version, request.namespace, key, form, changes.logs, request.parent_id)
     return PutOutcome(request.config, after, True, done.created_at, done.seq)
 
 
@@ -216,7 +217,8 @@ def put_locked(
         return PutOutcome(request.config, None, True, locked.activity, locked.last_seq)
     before = memory or ThreadMemory(locked.thread_key, locked.version - 1)
     logs = Logs({**before.logs.rows, **changes.logs.rows}) if memory else changes.logs
-    after = before.advanced(locked.version, request.namespace, request.checkpoint_id, form, logs)
+    key = request.checkpoint_id
+    after = before.advanced(locked.version, request.namespace, key, form, logs, request.parent_id)
     return PutOutcome(request.config, after, True, locked.activity, locked.last_seq)
 
 

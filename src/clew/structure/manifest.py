@@ -3,7 +3,8 @@
 The manifest is a version byte, a CRC-32 over the rest and the spans, and one msgpack value: bytes are an inline leaf,
 an integer is a run (its kind in the two low bits, the number of its spans above), and an array
 ``[name, key, node, key, node, …]`` is a record; a run with a name is ``{name: integer}``. The spans are
-``[logs, [log index, start, length, …]]`` in the order in which the runs take them.
+``[logs, [log index, gap, length, …]]`` in the order in which the runs take them; a gap counts from the end of the log's
+previous span, so that the pieces of a list that is edited here and there take a byte or two each.
 """
 
 from __future__ import annotations
@@ -58,8 +59,11 @@ def encode_spans(spans: list[Span]) -> bytes:
     logs = list(dict.fromkeys(span.log for span in spans))
     index = {log: position for position, log in enumerate(logs)}
     flat: list[int] = []
+    ends = [0] * len(logs)
     for log, start, end in spans:
-        flat += (index[log], start, end - start)
+        place = index[log]
+        flat += (place, start - ends[place], end - start)
+        ends[place] = end
     return ormsgpack.packb([logs, flat])
 
 
@@ -69,10 +73,13 @@ def decode_spans(data: bytes) -> list[Span]:
         return []
     try:
         logs, flat = ormsgpack.unpackb(data)
-        return [
-            Span(logs[index], start, start + length)
-            for index, start, length in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-        ]
+        ends = [0] * len(logs)
+        found: list[Span] = []
+        for place, gap, length in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+            start = ends[place] + gap
+            ends[place] = start + length
+            found.append(Span(logs[place], start, start + length))
+        return found
     except (ValueError, TypeError, IndexError) as exc:
         raise CorruptData("the spans of a checkpoint cannot be read") from exc
 
@@ -84,13 +91,15 @@ def spans_within(data: bytes, bounds: Mapping[int, tuple[int, int]]) -> list[Spa
     found: list[Span] = []
     try:
         logs, flat = ormsgpack.unpackb(data)
-        wanted = {index: bounds[log] for index, log in enumerate(logs) if log in bounds}
-        if wanted:
-            for index, start, length in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
-                if index in wanted:
-                    low, high = wanted[index]
-                    if start < high and start + length > low:
-                        found.append(Span(logs[index], start, start + length))
+        wanted = {place: bounds[log] for place, log in enumerate(logs) if log in bounds}
+        ends = dict.fromkeys(wanted, 0)
+        for place, gap, length in zip(flat[::3], flat[1::3], flat[2::3], strict=True) if wanted else ():
+            if place in wanted:
+                start = ends[place] + gap
+                end = ends[place] = start + length
+                low, high = wanted[place]
+                if start < high and end > low:
+                    found.append(Span(logs[place], start, end))
     except (ValueError, TypeError, IndexError) as exc:
         raise CorruptData("the spans of a checkpoint cannot be read") from exc
     return found
