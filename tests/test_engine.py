@@ -121,9 +121,8 @@ def kill_backends(url: str) -> None:
 # -- transactions ------------------------------------------------------------------------------------------------------
 
 
-def test_a_write_is_kept_and_a_read_is_not(database: SyncDatabase) -> None:
+def test_a_write_is_kept_and_so_is_a_statement(database: SyncDatabase) -> None:
     assert database.run(add(1), "write") == 1
-    database.run(add(2), "read")
     database.run(add(3), "statement")
     assert database.run(ids, "read") == [1, 3]
     assert checked_out(database) == 0
@@ -138,7 +137,6 @@ def test_what_a_failing_unit_did_is_rolled_back(database: SyncDatabase) -> None:
 
 async def test_the_async_faces_keep_and_roll_back_alike(adatabase: Any) -> None:
     await adatabase.run(add(1), "write")
-    await adatabase.run(add(2), "read")
     await adatabase.run(add(3), "statement")
     with pytest.raises(KeyError):
         await adatabase.run(fail_after_adding, "write")
@@ -471,8 +469,8 @@ async def test_cancelling_at_any_moment_loses_no_connection(adatabase: Any, asyn
                 connection.exec_driver_sql("SELECT pg_sleep(0.02)")
 
     for _ in range(120):
-        modes = [seed.choice(("read", "write", "write")) for _ in range(seed.choice((1, 6)))]
-        tasks = [asyncio.create_task(adatabase.run(unit, mode)) for mode in modes]
+        asked = [seed.choice(((ids, "read"), (unit, "write"), (unit, "write"))) for _ in range(seed.choice((1, 6)))]
+        tasks = [asyncio.create_task(adatabase.run(*each)) for each in asked]
         await asyncio.sleep(seed.random() * 0.008)
         for task in tasks:
             task.cancel()

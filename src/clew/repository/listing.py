@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, and_, bindparam, literal, or_, select
+from sqlalchemy import BigInteger, Connection, Select, and_, bindparam, literal, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from clew.errors import InvalidInput
@@ -107,9 +107,10 @@ def list_checkpoints(
     found: list[CheckpointMetadata] = []
     while True:
         wanted = limit - len(found) + 1
-        rows = connection.execute(
-            _page(store.tables, key, conditions, position, wanted, newest_first, bool(texts))
-        ).all()
+        page = _page(store.tables, newest_first, position is not None, bool(texts))
+        if conditions:
+            page = page.where(*conditions)
+        rows = connection.execute(page, {"key": key, "position": position, "size": wanted}).all()
         for row in rows:
             if len(found) == limit:
                 return Page.model_construct(items=tuple(found), next_cursor=_cursor(key, position, newest_first))
@@ -236,25 +237,21 @@ def _conditions(store: Store, filters: Filters) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _page(
-    tables: Tables,
-    key: int,
-    conditions: Iterable[ColumnElement[bool]],
-    position: int | None,
-    size: int,
-    newest_first: bool,
-    with_metadata: bool,
-) -> Select[Any]:
+@cache
+def _page(tables: Tables, newest_first: bool, continued: bool, with_metadata: bool) -> Select[Any]:
     c, m = tables.checkpoints.c, tables.checkpoint_metadata.c
     statement = select(*(c[name] for name in LISTED))
     if with_metadata:
         statement = statement.add_columns(c.metadata_form, m.value).select_from(
             tables.checkpoints.outerjoin(tables.checkpoint_metadata, (m.thread_key == c.thread_key) & (m.seq == c.seq))
         )
-    if position is not None:
+    if continued:
+        position = bindparam("position", type_=BigInteger)
         statement = statement.where(c.seq < position if newest_first else c.seq > position)
     return (
-        statement.where(c.thread_key == key, *conditions).order_by(c.seq.desc() if newest_first else c.seq).limit(size)
+        statement.where(c.thread_key == bindparam("key"))
+        .order_by(c.seq.desc() if newest_first else c.seq)
+        .limit(bindparam("size", type_=BigInteger))
     )
 
 

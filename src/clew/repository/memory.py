@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from clew.structure import Node, Row, runs_of, spans_of
@@ -96,6 +96,13 @@ class ThreadMemory:
         heads = {**self.heads, namespace: Head(checkpoint_id, form.seq)}
         return ThreadMemory(self.thread_key, version, heads, forms, logs)
 
+    def fitted(self, max_bytes: int) -> ThreadMemory:
+        """The same without its least recently used forms, as far as it takes more than this; the last one stays."""
+        forms, size = dict(self.forms), self.size
+        while size > max_bytes and len(forms) > 1:
+            size -= forms.pop(next(iter(forms))).size
+        return self if len(forms) == len(self.forms) else replace(self, forms=forms)
+
     def form_of(self, thread_key: int, namespace: str, checkpoint_id: str, seq: int) -> Node | None:
         """The form of exactly this checkpoint, with its elements, or None."""
         form = self.forms.get((namespace, checkpoint_id))
@@ -134,7 +141,11 @@ class Memory:
             return self._threads[thread_id][0]
 
     def publish(self, thread_id: str, memory: ThreadMemory) -> None:
-        """Remember the thread as a committed transaction left it. An older state never replaces a newer one."""
+        """Remember the thread as a committed transaction left it. An older state never replaces a newer one.
+
+        A thread with large states is remembered by its newest alone.
+        """
+        memory = memory.fitted(self.max_bytes // 4)
         size = memory.size
         with self._lock:
             known = self._threads.get(thread_id)

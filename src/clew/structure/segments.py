@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,7 +95,7 @@ def encode_payload(elements: Sequence[bytes]) -> bytes:
     if len(elements) > 1:
         body = struct.pack(f"<{len(elements)}I", *map(len, elements)) + body
     if len(body) >= COMPRESSED_BYTES:
-        packed = zstd.compress(body, options=_OPTIONS)
+        packed = _compressed(body)
         if len(packed) < len(body) * 0.9:
             return _ZSTD + packed
     return _RAW + crc32(body).to_bytes(4, "big") + body
@@ -116,6 +117,22 @@ def decode_payload(log: int, start: int, count: int, payload: bytes) -> Segment:
         return Segment(log, start, count, lengths, body[4 * count :])
     except (zstd.ZstdError, struct.error, CorruptData) as exc:
         raise CorruptData(f"segment (log {log}, start {start}, count {count}) cannot be read: {exc}") from exc
+
+
+class _Compressors(threading.local):
+    """One compressor for each thread: making one takes as long as compressing a message."""
+
+    def __init__(self) -> None:
+        self.compressor = zstd.ZstdCompressor(options=_OPTIONS)
+
+
+_compressors = _Compressors()
+
+
+def _compressed(body: bytes) -> bytes:
+    compressor = _compressors.compressor
+    compressor.set_pledged_input_size(len(body))  # so that the frame says how much memory reading it takes
+    return compressor.compress(body, compressor.FLUSH_FRAME)
 
 
 def _body(payload: bytes) -> memoryview:

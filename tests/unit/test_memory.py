@@ -1,0 +1,62 @@
+"""What a process remembers of its threads, and how much of it."""
+
+from __future__ import annotations
+
+from clew.repository.memory import Head, Logs, Memory, Remembered, ThreadMemory
+from clew.structure import Kind, Row, Run
+
+
+def remembered(seq: int, *sizes: int) -> Remembered:
+    return Remembered.of(seq, Run(Kind.LIST, None, [bytes(size) for size in sizes]))
+
+
+def thread(*forms: Remembered, version: int = 1, key: int = 1) -> ThreadMemory:
+    return ThreadMemory(
+        key,
+        version,
+        {"[]": Head(f"c{forms[-1].seq}", forms[-1].seq)},
+        {("[]", f"c{form.seq}"): form for form in forms},
+    )
+
+
+def test_a_thread_of_large_states_is_remembered_by_its_newest() -> None:
+    memory = Memory(max_bytes=100_000)
+    memory.publish("t", thread(*(remembered(seq, 20_000) for seq in range(1, 5))))
+    kept = memory.get("t")
+    assert kept is not None
+    assert list(kept.forms) == [("[]", "c4")]
+    assert kept.base("[]", None)[0]
+
+
+def test_a_state_larger_than_all_memory_is_not_remembered() -> None:
+    memory = Memory(max_bytes=100_000)
+    memory.publish("t", thread(remembered(1, 200_000)))
+    assert memory.get("t") is None
+
+
+def test_the_threads_written_last_stay() -> None:
+    memory = Memory(max_bytes=100_000)
+    for name in ("a", "b", "c", "d", "e"):
+        memory.publish(name, thread(remembered(1, 22_000)))
+    assert [name for name in "abcde" if memory.get(name)] == ["b", "c", "d", "e"]
+
+
+def test_an_older_version_never_replaces_a_newer_one() -> None:
+    memory = Memory()
+    memory.publish("t", thread(remembered(2, 10), version=2))
+    memory.publish("t", thread(remembered(1, 10), version=1))
+    kept = memory.get("t")
+    assert kept is not None
+    assert kept.version == 2
+
+
+def test_a_form_that_was_used_as_a_base_is_not_the_next_to_go() -> None:
+    memory = thread(*(remembered(seq, 10) for seq in range(1, 9)))
+    after = memory.advanced(2, "[]", "c9", remembered(9, 10), Logs(), parent_id="c1")
+    assert ("[]", "c1") in after.forms
+    assert ("[]", "c2") not in after.forms
+
+
+def test_elements_of_rows_that_wait_to_be_merged_count() -> None:
+    rows = (Row(0, 1, 5_000, (bytes(5_000),)), Row(1, 1, 7_000, None))
+    assert ThreadMemory(1, 1, logs=Logs({1: rows})).size == ThreadMemory(1, 1).size + 5_000
