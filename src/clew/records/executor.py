@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Protocol, TypeAlias
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from clew.records.agent import AgentCheckpoint
 from clew.records.record import Record, Str
@@ -41,7 +41,9 @@ class Suspend(Record):
 AgentExecutionDecision: TypeAlias = Annotated[Continue | Suspend, Field(discriminator="kind")]
 """What an executor answers at a boundary."""
 
-decision_adapter: TypeAdapter[Continue | Suspend] = TypeAdapter(AgentExecutionDecision)
+decision_adapter: TypeAdapter[Continue | Suspend] = TypeAdapter(
+    AgentExecutionDecision, config=ConfigDict(defer_build=True)
+)
 """Reads a decision from JSON: ``decision_adapter.validate_json(text)``."""
 
 

@@ -39,6 +39,7 @@ class Record(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="ignore",
+        defer_build=True,  # an application that imports clew does not use every record
         # pydantic would write null for NaN and the infinities: a value would change without a word.
         ser_json_inf_nan="constants",
         # Payloads never stand in an error's message.
