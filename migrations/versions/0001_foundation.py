@@ -118,7 +118,7 @@ def upgrade(op: Operations, schema: str | None) -> None:
 
     op.create_table(
         "clew_segments",
-        sa.Column("thread_key", BIG, owned_by("segments_thread", versions), nullable=False),
+        sa.Column("thread_key", BIG, nullable=False),
         sa.Column("log", BIG, nullable=False),
         sa.Column("start", BIG, nullable=False),
         sa.Column("count", BIG, nullable=False),
