@@ -20,11 +20,11 @@ test: $(VENV)/.dev ## the whole suite, on SQLite and on a Postgres that it bring
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 test-services: $(VENV)/.dev ## the tests against PgBouncer and Debian's Postgres; installs them where they are missing
-	@installed() { { command -v pgbouncer || ls /usr/sbin/pgbouncer; } && ls /usr/lib/postgresql/*/bin/postgres; }; \
+	@installed() { { command -v pgbouncer || ls /usr/sbin/pgbouncer; } && ls /usr/lib/postgresql/*/bin/postgres && command -v openssl; }; \
 	  installed >/dev/null 2>&1 \
 	  || { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends pgbouncer postgresql openssl; } \
 	  || true; \
-	  installed >/dev/null 2>&1 || { echo "test-services: PgBouncer and Postgres could not be installed" >&2; exit 1; }
+	  installed >/dev/null 2>&1 || { echo "test-services: PgBouncer, Postgres and openssl could not be installed" >&2; exit 1; }
 	$(BIN)/python -m pytest -m services $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, layers

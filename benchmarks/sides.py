@@ -67,9 +67,11 @@ class SaverSide:
         config, version = self._heads.get(thread) or (_config(thread), None)
         version = self._saver.get_next_version(version, None)
         checkpoint = empty_checkpoint() | {
+            "v": 4,  # as a graph of today writes it, without the sends that version 2 kept
             "channel_values": {"messages": messages},
             "channel_versions": {"messages": version},
         }
+        checkpoint.pop("pending_sends", None)
         metadata = {"source": "loop", "step": step, "parents": {}}
         put = self._saver.put if self._face == "sync" else self._saver.aput
         config = await settled(put(config, checkpoint, metadata, {"messages": version}))

@@ -62,8 +62,7 @@ GROUPS: Final = {
         *(
             name
             for name in clew.__all__
-            if getattr(getattr(clew, name), "__module__", "")
-            in ("clew.records.runs", "clew.recorder", "clew.executor")
+            if getattr(getattr(clew, name), "__module__", "") in ("clew.records.runs", "clew.recorder", "clew.executor")
         ),
         "Policy",
     ),

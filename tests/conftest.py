@@ -102,6 +102,7 @@ def shared_postgres_url(shared_postgres_database: str) -> Iterator[str]:
     """
     yield shared_postgres_database
     with psycopg.connect(shared_postgres_database, options="-c lock_timeout=10s") as connection:
+        connection.execute("DELETE FROM clew_segments")  # which has no foreign key
         connection.execute("DELETE FROM clew_thread_versions")
         connection.execute("DELETE FROM clew_threads")
 

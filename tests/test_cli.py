@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
+import pydantic
 import pytest
 from typer.testing import CliRunner
 
@@ -37,6 +38,15 @@ CHAT: Final = [
 class Owner:
     name: str
     budget: Decimal
+
+
+@dataclass(frozen=True)
+class Place:
+    x: int
+
+
+class Loose(pydantic.BaseModel, extra="allow"):
+    a: int = 1
 
 
 class Cli:
@@ -144,8 +154,12 @@ def test_the_thread_can_be_named_for_a_file_with_one_run(cli: Cli, chat: str, tm
         ("\n\n".join(map(json.dumps, [CHAT, CHAT])), ["runs-1", "runs-2"]),
         ("\n".join(map(json.dumps, CHAT)), ["runs"]),
         ("\ufeff" + json.dumps(CHAT), ["runs"]),
+        (
+            "\r\n".join(json.dumps({"messages": CHAT, "note": "a\u2028b\x85c"}, ensure_ascii=False) for _ in "ab"),
+            ["runs-1", "runs-2"],
+        ),
     ],
-    ids=["object", "list", "objects", "lists", "lists in lines", "messages in lines", "byte order mark"],
+    ids=["object", "list", "objects", "lists", "lists in lines", "messages in lines", "byte order mark", "separators"],
 )
 def test_every_accepted_form_of_a_file(tmp_path: Path, text: str, threads: list[str]) -> None:
     path = tmp_path / "runs.json"
@@ -168,6 +182,10 @@ def test_every_accepted_form_of_a_file(tmp_path: Path, text: str, threads: list[
         ('[{"role": "user"}, {"content": "x"}]', ": message 2 is no object with a `role`"),
         ('[{"role": "user"}]\n[{"role": 1}]', ":2: message 1 is no object with a `role`"),
         ('[[{"role": "user"}], [3]]', ": run 2: message 1 is no object with a `role`"),
+        (
+            '[{"role": "user"}]\n[{"role": "user", "n": 1' + "0" * 5000 + "}]",
+            ":2: holds an integer of more digits than Python converts",
+        ),
         ('{"run_id": [], "messages": [{"role": "user"}]}', ": run_id must be a string"),
         (
             '{"run_id": "a", "messages": [{"role": "u"}]}\n' * 2,
@@ -280,6 +298,20 @@ def test_states_of_an_applications_classes_are_shown_without_the_classes(cli: Cl
     assert cli.json("stats", "t")[0]["information_bytes"] > 0
 
 
+def test_objects_in_sets_and_as_keys_are_shown_without_their_classes_too(cli: Cli) -> None:
+    assert cli.url
+    with clew.Checkpointer.open(cli.url, types=[Place, Loose]) as checkpointer:
+        state = {"seen": {Place(1)}, "names": {Place(2): "home"}, "loose": Loose(more=3), "long": 16**600}
+        checkpointer.put(clew.Checkpoint(thread_id="t", state=state))
+    assert cli.json("show", "t")[0]["state"] == {
+        "seen": [{"x": 1}],
+        "names": {'{"x":2}': "home"},
+        "loose": {"a": 1, "more": 3},
+        "long": "0x1" + "0" * 600,
+    }
+    assert cli.json("verify", "t")[0]["problems"] == []
+
+
 def test_what_was_stored_can_neither_style_nor_steer_the_terminal(cli: Cli) -> None:
     assert cli.url
     with clew.Checkpointer.open(cli.url) as checkpointer:
@@ -290,6 +322,14 @@ def test_what_was_stored_can_neither_style_nor_steer_the_terminal(cli: Cli) -> N
     assert "[b]\\x1b[1m" in printed
     assert "\x1b" not in printed
     assert cli.json("show", "[b]\x1b[1m")[0]["state"]["messages"] == messages
+
+
+def test_json_holds_no_control_character_that_a_terminal_would_obey(cli: Cli) -> None:
+    assert cli.url
+    with clew.Checkpointer.open(cli.url) as checkpointer:
+        checkpointer.put(clew.Checkpoint(thread_id="t", state="\x1b[2J\x9b2J\x7f"))
+    assert cli.json("show", "t")[0]["state"] == "\x1b[2J\x9b2J\x7f"
+    assert not {"\x1b", "\x9b", "\x7f"} & set(cli.out("show", "t", "--json"))
 
 
 def test_stats_count_what_is_new_in_each_state(cli: Cli) -> None:

@@ -101,5 +101,5 @@ def test_a_thread_goes_to_a_file_or_a_pipe_and_comes_back_under_another_name(url
     piped = run(url, "export", "t").stdout_bytes
     assert piped == Path(file).read_bytes()
     run(url, "import", "-", "--thread", "piped", stdin=piped)
-    assert "is there already" in run(url, "import", file, code=1).stderr
+    assert "is not empty" in run(url, "import", file, code=1).stderr
     assert json.loads(run(url, "verify", "--json").stdout)["checkpoints"] == 15

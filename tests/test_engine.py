@@ -701,6 +701,14 @@ def test_an_engine_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
     engine.dispose()
 
 
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+def test_a_time_that_makes_no_sense_is_refused_on_a_hosts_engine_too(timeout_s: float) -> None:
+    with pytest.raises(InvalidInput, match="timeout_s"):
+        wrap_sync(create_engine("sqlite://"), timeout_s=timeout_s)
+    with pytest.raises(InvalidInput, match="timeout_s"):
+        wrap_async(create_async_engine("sqlite+aiosqlite://"), timeout_s=timeout_s)
+
+
 def test_opening_connects_to_nothing_and_picks_the_face(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     assert isinstance(open_sync(url), SyncDatabase)

@@ -24,12 +24,13 @@ import pytest
 from sqlalchemy import event, select
 
 import clew
-from clew import Checkpoint, CheckpointConfig, Checkpointer, PendingWrite
+from clew import Checkpoint, CheckpointConfig, Checkpointer, PendingWrite, SqlAgentExecutor
 from clew.dialects import POSTGRES
 from clew.flows import checkpoints
-from clew.repository import collecting, fetching, locking, putting, writes
+from clew.repository import collecting, fetching, locking, putting, resuming, writes
 from clew.structure import placing
 
+from agents import boundary
 from probe import Probe
 
 BIG = "x" * 400
@@ -553,6 +554,24 @@ def test_a_reader_overtaken_by_a_replacement_gets_one_of_the_two(bench: Bench) -
     old = (texts(3), [])
     new = (texts(3, "new"), ["new"])
     assert (found.checkpoint.state["items"], [write.payload for write in found.pending_writes]) in (old, new)
+
+
+def test_a_resume_overtaken_by_the_deletion_of_the_latest_gets_one_that_is_left(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = SqlAgentExecutor(bench.second)
+    worker.checkpoint(boundary(0))
+    worker.checkpoint(boundary(1))
+    genuine = resuming._read
+
+    def overtaken(*arguments: Any) -> Any:
+        bench.second.delete_checkpoints("t", ["ck1"])
+        return genuine(*arguments)
+
+    monkeypatch.setattr(resuming, "_read", overtaken)
+    snapshot = bench.first.runs.resume_snapshot("r")
+    assert snapshot is not None
+    assert snapshot.checkpoint in (boundary(0), boundary(1))
 
 
 def test_a_reader_overtaken_by_merging_gets_the_state(bench: Bench) -> None:

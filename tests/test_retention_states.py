@@ -152,6 +152,26 @@ class Retained(RuleBasedStateMachine):
                 deepcopy(known.state), found.parent_checkpoint_id, found.run_id, list(known.writes)
             )
 
+    @rule(number=PICKS, client=WRITERS, n=st.integers(0, 9))
+    def update(self, number: int, client: int, n: int) -> None:
+        base = self.pick(number)
+        known = self.stored[base] if base is not None else None
+        if known is not None and isinstance(known.state, dict):
+            config = CheckpointConfig(thread_id="t", checkpoint_id=base)
+            made = self.clients[client].timeline.update_state(config, {"n": n, "note": f"{n}" * 400})
+            state = {**deepcopy(known.state), "n": n, "note": f"{n}" * 400}
+            self.stored[str(made.checkpoint_id)] = Stored(state, base, known.run)
+
+    @rule(client=WRITERS)
+    def empty_the_thread_and_copy_it_back(self, client: int) -> None:
+        if not self.stored:
+            return
+        one = self.clients[client]
+        assert one.timeline.copy_thread("t", "copy") == len(self.stored)
+        assert one.delete_checkpoints("t", list(self.stored)) == len(self.stored)
+        assert one.timeline.copy_thread("copy", "t") == len(self.stored)
+        assert one.delete_thread("copy")
+
     @rule(number=PICKS, client=WRITERS, payload=st.integers(0, 9))
     def write(self, number: int, client: int, payload: int) -> None:
         target = self.pick(number)

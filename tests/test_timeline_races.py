@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, update
 
-from clew import Checkpoint, CheckpointConfig, Checkpointer, CorruptData
-from clew.repository import differing, snapshots
+from clew import Checkpoint, CheckpointConfig, Checkpointer, Contention, CorruptData
+from clew.repository import differing, exporting, snapshots
 from clew.tables import tables_for
 
 STATES = [
@@ -67,6 +68,41 @@ def test_a_channels_history_is_never_a_mixture_of_before_and_after_a_deletion(
     found = [(item.checkpoint.checkpoint_id, item.value) for item in checkpointer.timeline.channel_history("t", "plan")]
     whole = [(f"c{number}", STATES[number]["plan"]) for number in range(7, -1, -1)]
     assert found in (whole, [whole[0], *whole[5:]])
+
+
+def test_a_long_channels_history_goes_on_over_what_is_deleted_between_two_batches(
+    checkpointer: Checkpointer[Any], database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, pending = snapshots.walk, ["c4"]
+
+    def walk(*args: Any, **options: Any) -> Any:
+        rows = plain(*args, **options)
+        if pending:
+            with Checkpointer.open(database_url) as other:
+                other.delete_checkpoints("t", [pending.pop()])
+        return rows
+
+    monkeypatch.setattr(snapshots, "walk", walk)
+    monkeypatch.setattr(snapshots, "_BATCH", 3)
+    numbers = [item.checkpoint.checkpoint_id for item in checkpointer.timeline.channel_history("t", "plan")]
+    assert numbers in (["c7", "c6", "c5", "c3", "c2", "c1", "c0"], [f"c{number}" for number in range(7, -1, -1)])
+
+
+def test_an_export_misses_what_is_deleted_while_it_begins(
+    checkpointer: Checkpointer[Any], database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = exporting.live_spans
+
+    def live_spans(*args: Any, **options: Any) -> Any:
+        spans = plain(*args, **options)
+        with Checkpointer.open(database_url) as other:
+            other.delete_checkpoints("t", ["c7"])
+        return spans
+
+    checkpointer.retention.compact("t")  # c7's last element shares a row with what others name
+    monkeypatch.setattr(exporting, "live_spans", live_spans)
+    with pytest.raises(Contention, match="export it again"):
+        checkpointer.retention.export_thread("t", io.BytesIO())
 
 
 def test_without_the_check_a_history_is_torn(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,20 @@ from clew.engine import (
     wrap_async,
 )
 from clew.errors import InvalidInput
-from clew.flows import Core, Flow, Flows, HostMemories, Leases, Step, Turn, Turns, core_for, documented_by, schema_step
+from clew.flows import (
+    Core,
+    Flow,
+    Flows,
+    HostMemories,
+    Leases,
+    Step,
+    Turn,
+    Turns,
+    core_for,
+    documented_by,
+    repeatable,
+    schema_step,
+)
 from clew.flows.recording import RecordingFlows
 from clew.groups.retention import AsyncRetention
 from clew.groups.runs import AsyncRuns
@@ -307,7 +320,7 @@ class AsyncCheckpointer(Generic[State]):
     async def iterate(
         self, thread_id: str, *, page_size: int = 100, **filters: Any
     ) -> AsyncIterator[CheckpointMetadata]:
-        cursor: str | None = None
+        filters, cursor = repeatable(filters), None
         while True:
             page = await self.list(thread_id, limit=page_size, cursor=cursor, **filters)
             for item in page.items:

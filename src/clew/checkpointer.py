@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 from clew.codec import Codec
 from clew.engine import BoundDatabase, EngineOptions, SyncDatabase, bound_sync, open_sync, parse, wrap_sync
 from clew.errors import InvalidInput
-from clew.flows import Core, Flow, Flows, HostMemories, Leases, Step, Turn, Turns, core_for, schema_step
+from clew.flows import Core, Flow, Flows, HostMemories, Leases, Step, Turn, Turns, core_for, repeatable, schema_step
 from clew.flows.recording import RecordingFlows
 from clew.groups.retention import Retention
 from clew.groups.runs import Runs
@@ -386,7 +386,7 @@ class Checkpointer(Generic[State]):
 
         Takes the filters of ``list`` and ``newest_first``.
         """
-        cursor: str | None = None
+        filters, cursor = repeatable(filters), None
         while True:
             page = self.list(thread_id, limit=page_size, cursor=cursor, **filters)
             yield from page.items

@@ -74,7 +74,7 @@ class SqlAgentExecutor:
     ) -> None:
         """``lease_token`` is what every commit presents."""
         self._driver = checkpointer._driver
-        self._flows = ExecutorFlows(self._driver.core, policy, tuple(namespace), lease_token)
+        self._flows = ExecutorFlows(self._driver.core, policy, namespace, lease_token)
 
     def checkpoint(self, checkpoint: AgentCheckpoint) -> Decision:
         """Store a boundary and decide: checkpoint, evidence and run in one transaction, durable on return.
@@ -110,7 +110,7 @@ class AsyncSqlAgentExecutor:
     ) -> None:
         """``lease_token`` is what every commit presents."""
         self._driver = checkpointer._driver
-        self._flows = ExecutorFlows(self._driver.core, policy, tuple(namespace), lease_token)
+        self._flows = ExecutorFlows(self._driver.core, policy, namespace, lease_token)
 
     async def checkpoint(self, checkpoint: AgentCheckpoint) -> Decision:
         try:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
@@ -81,9 +81,7 @@ class Recording:
         self._usable()
         if unknown := sorted(fields.keys() - BoundaryFields.__annotations__.keys()):
             raise TypeError(f"record() got an unexpected argument {unknown[0]!r}")
-        named: Mapping[str, Any] = fields
-        given = {name: tuple(values) for name, values in named.items()}
-        return self._flows.boundary(state, checkpoint_id, metadata, terminal, given)
+        return self._flows.boundary(state, checkpoint_id, metadata, terminal, dict(fields))
 
     def _usable(self) -> None:
         if not self._open:

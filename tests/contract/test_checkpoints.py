@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+import pydantic
 import pytest
 
 import clew
@@ -357,6 +358,16 @@ async def test_channels_of_a_table_are_its_keys(checkpointer: Any) -> None:
         "key-7": 7,
         "key-99": 99,
     }
+
+
+async def test_channels_of_a_model_that_is_stored_as_a_table_are_a_dict_too(opener: Any) -> None:
+    fields: dict[str, Any] = {f"field_{number}": (int, number) for number in range(70)}
+    model = pydantic.create_model("Wide", **fields)
+    async with opener(state_type=model) as checkpointer:
+        await checkpointer.put(made("c1", model()))
+        for channels in (["field_7", "nope"], iter(["nope", "field_7"])):
+            assert (await checkpointer.get_tuple(at("c1"), channels=channels)).checkpoint.state == {"field_7": 7}
+        assert (await checkpointer.get(at("c1"))).state == model()
 
 
 async def test_a_checkpoint_that_was_read_can_be_put_into_another_thread(checkpointer: Any) -> None:

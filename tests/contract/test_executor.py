@@ -334,6 +334,11 @@ async def test_runs_of_many_conversations_go_on_side_by_side(checkpointer: Any) 
     assert sorted((run.run_id, run.step) for run in runs) == [(f"r{number}", 5) for number in range(6)]
 
 
+async def test_a_namespace_that_is_one_string_is_refused(checkpointer: Any) -> None:
+    with pytest.raises(InvalidInput, match="namespace"):
+        executor(checkpointer, namespace="inner")
+
+
 async def test_an_executor_in_a_namespace_keeps_to_it(checkpointer: Any) -> None:
     await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="root", state=None))
     worker = executor(checkpointer, namespace=("inner",))

@@ -14,11 +14,13 @@ from clew import (
     AgentRunState,
     Checkpoint,
     CheckpointConfig,
+    Contention,
     InvalidInput,
     LeaseHeld,
     PendingWrite,
     StaleFence,
     StaleHead,
+    StorageUnavailable,
     Usage,
 )
 
@@ -220,6 +222,43 @@ async def test_a_held_lease_says_so_when_it_is_lost(checkpointer: Any) -> None:
         await asyncio.sleep(SHORT_S)
         assert lease.lost is True
     assert (await checkpointer.runs.get_lease("t")).token == taken
+
+
+async def test_a_renewal_that_met_with_contention_is_tried_again(checkpointer: Any) -> None:
+    async with checkpointer.runs.lease("t", "alice", SHORT_S) as lease:
+        flows = getattr(lease, "_wrapped", lease)._flows
+        genuine, attempts = flows.renew_lease, []
+
+        def renew(*arguments: Any) -> Any:
+            attempts.append(arguments)
+            if len(attempts) == 1:
+                raise Contention("others got in the way")
+            return genuine(*arguments)
+
+        flows.renew_lease = renew
+        await asyncio.sleep(SHORT_S * 1.5)
+        assert lease.lost is False
+        assert len(attempts) > 1
+
+
+async def test_a_held_lease_that_lapsed_stays_lost_when_renewing_would_succeed_again(checkpointer: Any) -> None:
+    async with checkpointer.runs.lease("t", "alice", SHORT_S) as lease:
+        flows = getattr(lease, "_wrapped", lease)._flows
+        genuine, attempts = flows.renew_lease, []
+
+        def renew(*arguments: Any) -> Any:
+            attempts.append(arguments)
+            raise StorageUnavailable("the network is gone")
+
+        flows.renew_lease = renew
+        await asyncio.sleep(SHORT_S * 1.5)
+        assert attempts
+        flows.renew_lease = genuine
+        await checkpointer.put(checkpoint("between"))  # nobody holds the thread
+        await asyncio.sleep(SHORT_S)
+        assert lease.lost is True
+        with pytest.raises(StaleFence):
+            await checkpointer.put(checkpoint("late", "between"), lease_token=lease.token)
 
 
 async def test_entering_a_lease_that_is_held_raises(checkpointer: Any) -> None:

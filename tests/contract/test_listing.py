@@ -71,6 +71,24 @@ async def test_iterate_gives_everything_page_by_page(checkpointer: Any) -> None:
     assert [item async for item in checkpointer.iterate("unknown")] == []
 
 
+async def test_a_namespace_may_be_an_iterator_and_is_meant_on_every_page(checkpointer: Any) -> None:
+    await put_all(checkpointer, *[made(f"c{number}", namespace=("a",)) for number in range(4)], made("c0"))
+    found = [item.namespace async for item in checkpointer.iterate("t", page_size=2, namespace=iter(["a"]))]
+    assert found == [("a",)] * 4
+    assert [item async for item in checkpointer.iterate("t", page_size=1, under=iter(["b"]))] == []
+    assert await listed(checkpointer, namespace=iter(["a"]), before="c2") == ["c1", "c0"]
+
+
+@pytest.mark.parametrize("namespace", ["a", 1, [1], [["a"]], ["a\0"]], ids=repr)
+async def test_what_is_no_namespace_is_refused(checkpointer: Any, namespace: Any) -> None:
+    with pytest.raises(clew.InvalidInput, match="namespace"):
+        await checkpointer.list("t", namespace=namespace)
+    with pytest.raises(clew.InvalidInput, match="namespace"):
+        await checkpointer.delete_checkpoints("t", ["c"], namespace=namespace)
+    with pytest.raises(clew.InvalidInput, match="namespace"):
+        [item async for item in checkpointer.iterate("t", under=namespace)]
+
+
 async def test_nothing_is_held_while_a_caller_iterates(checkpointer: Any) -> None:
     await put_all(checkpointer, *[made(f"c{number}") for number in range(4)])
     found = []
@@ -334,6 +352,8 @@ async def test_a_filter_value_that_is_no_json_is_refused(checkpointer: Any) -> N
     await checkpointer.put(made("a"))
     with pytest.raises(clew.InvalidInput, match="metadata"):
         await listed(checkpointer, metadata={"a": (1, 2)})
+    with pytest.raises(clew.InvalidInput, match="metadata"):
+        await listed(checkpointer, metadata={"a": 10**5000})
 
 
 @pytest.mark.parametrize("step", [2**63, 2**70, True, "1", 1.0])

@@ -288,6 +288,33 @@ async def test_a_state_that_cannot_be_stored_is_refused_at_once_and_breaks_no_ch
     assert (last.step, before.step) == (1, 0)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"next_nodes": "answer"},
+        {"next_nodes": 5},
+        {"completed_tasks": [1]},
+        {"interrupts": ["x"]},
+        {"checkpoint_id": 5},
+    ],
+)
+async def test_a_field_that_no_checkpoint_can_have_is_refused_by_name(
+    checkpointer: Any, fields: dict[str, Any]
+) -> None:
+    async with checkpointer.recorder("t") as recorder:
+        with pytest.raises(InvalidInput, match=next(iter(fields))):
+            await recorder.record(1, **fields)
+    assert await listed(checkpointer) == []
+
+
+async def test_fields_may_be_any_iterables_and_the_namespace_too(checkpointer: Any) -> None:
+    async with checkpointer.recorder("t", (part for part in ["child"])) as recorder:
+        config = await recorder.record(1, next_nodes=map(str, [1, 2]), completed_tasks={"done": 1}.keys())
+    found = await checkpointer.get(config)
+    assert (found.namespace, found.next_nodes, found.completed_tasks) == (("child",), ("1", "2"), ("done",))
+    assert (await checkpointer.get(CheckpointConfig.latest("t", ["child"]))).checkpoint_id == config.checkpoint_id
+
+
 async def test_a_bounded_queue_pushes_back(checkpointer: Any) -> None:
     async with checkpointer.recorder("t", durability="async", max_pending=3) as recorder:
         most = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,6 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import ormsgpack
 import pytest
 
 import clew
@@ -185,7 +187,7 @@ async def test_a_thread_that_is_not_empty_is_not_imported_onto(checkpointer: Any
     await fill(checkpointer, count=2)
     data = await exported(checkpointer)
     before = await everything(checkpointer, "t")
-    with pytest.raises(AlreadyExists, match="'t' is there already"):
+    with pytest.raises(AlreadyExists, match="'t' is not empty"):
         await checkpointer.retention.import_thread(io.BytesIO(data))
     assert await everything(checkpointer, "t") == before
     await checkpointer.put_writes(
@@ -193,6 +195,36 @@ async def test_a_thread_that_is_not_empty_is_not_imported_onto(checkpointer: Any
     )
     with pytest.raises(AlreadyExists):
         await checkpointer.retention.import_thread(io.BytesIO(data), thread_id="w")
+
+
+async def test_an_import_into_an_emptied_thread_is_not_taken_for_what_was_there(opener: Any, probe: Probe) -> None:
+    async with opener() as one, opener() as other:
+        await fill(one, count=1)
+        data = await exported(one)
+        await other.put(Checkpoint(thread_id="u", checkpoint_id="c1", state="old"))
+        await one.delete_checkpoints("u", ["c1"])
+        await one.retention.import_thread(io.BytesIO(data), thread_id="u")
+        assert (await other.get(CheckpointConfig(thread_id="u", checkpoint_id="c1"))).state["cost"] == Decimal("1.10")
+        await other.put(Checkpoint(thread_id="u", checkpoint_id="c2", parent_checkpoint_id="c1", state="next"))
+        assert [item.checkpoint_id for item in (await one.list("u")).items] == ["c2", "forked", "c1", "c1"]
+        assert probe.seqs() == [1, 2, 3, 1 + 1, 1 + 2, 1 + 3, 1 + 4]
+        assert (await one.retention.verify()).ok
+
+
+async def test_an_export_goes_into_a_pipe_and_not_in_its_place(checkpointer: Any, tmp_path: Path) -> None:
+    await fill(checkpointer, count=1)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        await checkpointer.retention.export_thread("t", pipe)
+        assert os.read(reader, 1 << 16).startswith(b'{"format":"clew.thread"')
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    with pytest.raises(InvalidInput, match="is a directory"):
+        await checkpointer.retention.export_thread("t", tmp_path)
+    assert exports_in(tmp_path) == []
 
 
 async def test_checkpoints_that_all_went_leave_a_thread_that_can_be_exported(checkpointer: Any) -> None:
@@ -241,6 +273,10 @@ def elements(position: int, *values: Any) -> Callable[[list[dict[str, Any]]], No
     return change
 
 
+def packed(value: Any) -> str:
+    return base64.b64encode(ormsgpack.packb(value)).decode()
+
+
 def extra(lines: list[dict[str, Any]]) -> None:
     log = max(line["elements"][0] for line in lines[1:] if "elements" in line)
     last = max(index for index, line in enumerate(lines) if "elements" in line)
@@ -280,6 +316,16 @@ HOSTILE: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
     "a moment beyond the calendar": changed("checkpoint", created_at=2**62),
     "a truth that is a number": changed("checkpoint", has_interrupts=1),
     "interrupts of another shape": changed("checkpoint", interrupts="kQE="),
+    "an interrupt of no node": changed("checkpoint", interrupts=packed([["i", 5, 1]])),
+    "an activation of no task": changed("checkpoint", activations=packed([["n", 1, 5]])),
+    "arrivals that are no list": changed("checkpoint", barriers=packed([["n", 5]])),
+    "an arrival that is no node": changed("checkpoint", barriers=packed([["n", [5]]])),
+    "half of an origin": changed("checkpoint", fork_checkpoint_id="x"),
+    "a sequence that nothing could come behind": lambda lines: lines[0].update(last_seq=2**62),
+    "an expiry beyond the calendar": lambda lines: (
+        lines[0].update(activity=253_000_000_000_000_000),
+        lines[0]["thread"].update(expires_at=1, ttl_us=2**55, refresh_on_activity=True),
+    ),
     "metadata that is no JSON": changed("checkpoint", metadata="{"),
     "a write that is nothing": changed("write", payload="wQ=="),
     "counts that differ": changed("end", checkpoints=1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -84,6 +84,9 @@ async def test_neither_instant_nor_time_to_live_keeps_a_thread_for_good(checkpoi
     [
         {"at": datetime(2026, 1, 1, tzinfo=UTC), "ttl": HOUR},
         {"at": datetime(2026, 1, 1)},
+        {"at": "2026-01-01"},
+        {"at": datetime.max.replace(tzinfo=timezone(-HOUR))},
+        {"ttl": 3600},
         {"ttl": timedelta(0)},
         {"ttl": timedelta.max},
         {"refresh_on_activity": True},
@@ -167,7 +170,9 @@ async def test_many_sweep_at_once_and_each_thread_goes_once(opener: Any) -> None
     [
         {"batch": 0},
         {"now": datetime(2026, 1, 1)},
+        {"now": "2026-01-01"},
         {"writes_older_than": -HOUR},
+        {"writes_older_than": 3600},
     ],
     ids=str,
 )

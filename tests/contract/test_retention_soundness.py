@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ormsgpack
 import pytest
 from sqlalchemy import delete, insert, select, update
 
@@ -106,6 +107,20 @@ async def test_a_manifest_a_write_and_metadata_that_cannot_be_read_are_named(che
         (ProblemKind.CHECKPOINT, "clew_checkpoint_metadata"),
         (ProblemKind.CHECKPOINT, "checkpoint 'c1' (namespace [], seq 1)"),
         (ProblemKind.WRITE, "write ('', 0) of checkpoint 'c1' (namespace [])"),
+    ]
+
+
+async def test_a_row_that_could_be_read_but_not_used_is_named(checkpointer: Any, probe: Probe) -> None:
+    await chain(checkpointer, 3)
+    c = probe.tables.checkpoints
+    damage(
+        probe,
+        update(c).where(c.c.seq == 1).values(interrupts=ormsgpack.packb([["i", 5, None]])),
+        update(c).where(c.c.seq == 2).values(barriers=ormsgpack.packb([["n", [5]]])),
+        update(c).where(c.c.seq == 3).values(fork_checkpoint_id="c1"),
+    )
+    assert await found(checkpointer) == [
+        (ProblemKind.CHECKPOINT, f"checkpoint 'c{number}' (namespace [], seq {number})") for number in (1, 2, 3)
     ]
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from clew import (
+    AgentCheckpoint,
+    AgentExecutionNode,
     Checkpoint,
     CheckpointConfig,
     InvalidInput,
@@ -191,6 +193,17 @@ async def test_a_resume_snapshot_says_everything_at_once(checkpointer: Any) -> N
         PendingActivation(node="tool_call", send_arg=calls[1], task_id="call-2"),
         PendingActivation(node="tool_call", send_arg=calls[2], task_id=""),
     )
+
+
+async def test_a_copied_run_goes_on_in_the_copy(checkpointer: Any) -> None:
+    worker = executor(checkpointer)
+    await worker.checkpoint(boundary(0))
+    await checkpointer.timeline.copy_thread("t", "copy")
+    snapshot = await checkpointer.runs.resume_snapshot("r", thread_id="copy")
+    state = snapshot.checkpoint.state.model_copy(update={"run_step": 1})
+    await worker.checkpoint(AgentCheckpoint.new(AgentExecutionNode.MODEL_RESPONSE, state, checkpoint_id="next"))
+    assert [item.checkpoint_id for item in (await checkpointer.list("t")).items] == ["ck0"]
+    assert [item.checkpoint_id for item in (await checkpointer.list("copy")).items] == ["next", "ck0"]
 
 
 async def test_boundaries_are_paged_last_first(checkpointer: Any) -> None:

@@ -9,8 +9,16 @@ import pytest
 
 from clew import Checkpoint
 
+from agents import boundary
+from awaiting import executor
+
 LONG = "x" * 298
 """300 bytes as JSON: too long to stand in a manifest."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    x: int
 
 
 @dataclass
@@ -79,6 +87,22 @@ async def test_a_class_counts_by_its_fields_also_where_it_is_not_registered(open
     async with opener(types=[Note]) as writer, opener(types=[Note] if reader_knows_it else []) as reader:
         await writer.put(Checkpoint(thread_id="t", state=[Note("a")]))
         assert (await reader.statistics("t")).information_bytes == len('{"text":"a"}')
+
+
+async def test_a_long_integer_and_a_set_of_objects_are_counted(opener: Any) -> None:
+    async with opener(types=[Spot]) as checkpointer:
+        await checkpointer.put(Checkpoint(thread_id="t", state=[10**5000]))
+        assert (await checkpointer.statistics("t")).information_bytes == len(hex(10**5000)) + 2
+        await checkpointer.put(Checkpoint(thread_id="t", state=[{Spot(1)}]))
+        assert (await checkpointer.statistics("t")).information_bytes == len(hex(10**5000)) + 2 + len('[{"x":1}]')
+
+
+async def test_the_rows_of_runs_are_stored_bytes_too(checkpointer: Any) -> None:
+    await executor(checkpointer).checkpoint(boundary(1))
+    before = await checkpointer.statistics("t")
+    await checkpointer.runs.request_suspend("r", "x" * 100)
+    after = await checkpointer.statistics("t")
+    assert after.stored_bytes >= before.stored_bytes + 100
 
 
 async def test_what_a_deleted_checkpoint_alone_had_counts_no_more(checkpointer: Any) -> None:

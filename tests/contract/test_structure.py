@@ -362,6 +362,12 @@ async def test_a_damaged_row_is_an_error_that_names_it_and_hides_no_other(opener
         assert await state_of(reader, 2) == {"other": [message(2, 300)]}
         with pytest.raises(clew.CorruptData, match=r"'c3'.*newer clew"):
             await state_of(reader, 3)
+        with pytest.raises(clew.CorruptData, match=r"'c3' of thread 't'.*newer clew"):
+            await put(reader, 4, {"n": 2}, parent=3)
+        with pytest.raises(clew.CorruptData, match=rf"'c1' of thread 't'.*log {span.log}"):
+            await put(reader, 4, {"n": 2}, parent=1)
+        with pytest.raises(clew.CorruptData, match=rf"thread 't'.*log {span.log}"):
+            await reader.statistics("t")
         assert [item.checkpoint_id for item in (await reader.list("t")).items] == ["c3", "c2", "c1"]
         assert (await reader.get_tuple(at("c3"), load_state=False)).checkpoint.state is clew.NOT_LOADED
         assert await reader.delete_checkpoints("t", ["c1", "c2", "c3"]) == 3

@@ -158,6 +158,25 @@ async def test_repeating_a_fork_under_its_id_changes_nothing(checkpointer: Any) 
         assert await checkpointer.list(first.thread_id) == listed
 
 
+async def test_repeating_a_fork_of_the_latest_changes_nothing(checkpointer: Any) -> None:
+    await grow(checkpointer, 2)
+    first = await checkpointer.timeline.fork(at("t"), checkpoint_id="f")
+    listed = await checkpointer.list("t")
+    assert await checkpointer.timeline.fork(at("t"), checkpoint_id="f") == first
+    assert await checkpointer.list("t") == listed
+    with pytest.raises(AlreadyExists, match="'f'"):
+        await checkpointer.timeline.fork(at("t"), checkpoint_id="f", run_id="another")
+
+
+async def test_a_write_that_came_before_the_fork_stays_as_it_is(checkpointer: Any) -> None:
+    await grow(checkpointer, 1)
+    await checkpointer.put_writes(at("t", "c0"), [LATER, LATER.model_copy(update={"idx": 4})])
+    early = LATER.model_copy(update={"payload": "early"})
+    await checkpointer.put_writes(at("t", "f"), [early])
+    await checkpointer.timeline.fork(at("t", "c0"), checkpoint_id="f")
+    assert await checkpointer.get_writes(at("t", "f")) == [early, LATER.model_copy(update={"idx": 4})]
+
+
 async def test_a_fork_takes_no_id_and_no_thread_that_is_taken(checkpointer: Any) -> None:
     await grow(checkpointer, 2)
     with pytest.raises(AlreadyExists, match="'c1'"):
@@ -278,6 +297,23 @@ async def test_only_the_latest_of_each_namespace_is_copied_when_asked(checkpoint
     assert found[0][2] == (LATER,)
     assert probe.count("pending_writes") == 1
     assert probe.problems() == []
+
+
+@pytest.mark.parametrize("latest_only", [False, True])
+async def test_a_copy_into_an_emptied_thread_is_not_taken_for_what_was_there(
+    opener: Any, probe: Any, latest_only: bool
+) -> None:
+    async with opener() as one, opener() as other:
+        await other.put(Checkpoint(thread_id="u", checkpoint_id="c0", state="old"))
+        await one.put(Checkpoint(thread_id="t", checkpoint_id="c0", state="new", metadata={"who": "ada"}))
+        await one.delete_checkpoints("u", ["c0"])
+        assert await one.timeline.copy_thread("t", "u", latest_only=latest_only) == 1
+        for checkpointer in (one, other):
+            found = await checkpointer.get(at("u", "c0"))
+            assert (found.state, found.metadata) == ("new", {"who": "ada"})
+        assert await other.put(Checkpoint(thread_id="u", checkpoint_id="c1", state="next")) == at("u", "c1")
+        assert probe.seqs() == [1 + 1, 1 + 2, 1]
+        assert (await one.retention.verify()).ok
 
 
 async def test_a_copy_needs_two_threads_and_a_source(checkpointer: Any) -> None:

@@ -135,6 +135,8 @@ async def test_as_of_gives_the_state_of_an_instant_itself_included(checkpointer:
 async def test_as_of_needs_a_time_zone(checkpointer: Any) -> None:
     with pytest.raises(InvalidInput, match="time zone"):
         await checkpointer.timeline.as_of("t", datetime(2026, 1, 1))
+    with pytest.raises(InvalidInput, match="must be an instant"):
+        await checkpointer.timeline.as_of("t", "2026-01-01")
 
 
 async def test_at_step_gives_the_newest_of_that_step_in_its_namespace(checkpointer: Any) -> None:

@@ -70,6 +70,13 @@ async def test_no_next_node_is_not_the_same_as_the_bases_next_nodes(checkpointer
     assert (await checkpointer.get(made)).next_nodes == ()
 
 
+@pytest.mark.parametrize("options", [{"next_nodes": "model"}, {"next_nodes": [5]}, {"as_node": 5}], ids=str)
+async def test_nodes_that_are_none_are_refused(checkpointer: Any, options: dict[str, Any]) -> None:
+    await checkpointer.put(BASE)
+    with pytest.raises(InvalidInput, match="next_nodes"):
+        await checkpointer.timeline.update_state(LATEST, {}, **options)
+
+
 async def test_a_reducer_makes_the_new_state(checkpointer: Any) -> None:
     await checkpointer.put(BASE)
     made = await checkpointer.timeline.update_state(

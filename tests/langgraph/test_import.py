@@ -117,9 +117,41 @@ def test_an_import_goes_on_where_it_stopped(source_url: str, database_url: str) 
             assert [item.checkpoint for item in ours.list(config)] == [item.checkpoint for item in theirs.list(config)]
 
 
+def test_a_second_import_brings_the_writes_that_came_meanwhile(source_url: str, database_url: str) -> None:
+    nested: Any = {"configurable": {"thread_id": "nested"}}
+    with saver_of_theirs(source_url) as theirs:
+        first_half(theirs)
+        asyncio.run(import_langgraph(source_url, database_url))
+        interrupted = theirs.get_tuple(nested).config
+        theirs.put_writes(interrupted, [("inner", "meanwhile")], "another task")
+        again = asyncio.run(import_langgraph(source_url, database_url))
+        assert (again.checkpoints, again.writes) == (0, 1)
+        with ClewSaver.from_url(database_url) as ours:
+            assert ours.get_tuple(nested).pending_writes == theirs.get_tuple(nested).pending_writes
+
+
+def test_an_import_leaves_what_clew_wrote_since(source_url: str, database_url: str) -> None:
+    nested: Any = {"configurable": {"thread_id": "nested"}}
+    with saver_of_theirs(source_url) as theirs:
+        first_half(theirs)
+        interrupted = theirs.get_tuple(nested).config
+        theirs.put_writes(interrupted, [("__resume__", "theirs")], "task")
+    asyncio.run(import_langgraph(source_url, database_url))
+    with ClewSaver.from_url(database_url) as ours:
+        ours.put_writes(interrupted, [("__resume__", "ours")], "task")
+        asyncio.run(import_langgraph(source_url, database_url))
+        assert ("task", "__resume__", "ours") in ours.get_tuple(nested).pending_writes
+
+
 def test_what_is_no_database_of_langgraph_is_refused(sqlite_url: str, database_url: str) -> None:
     with pytest.raises(InvalidInput, match="no database of LangGraph's"):
         asyncio.run(import_langgraph(sqlite_url, database_url))
+
+
+def test_a_source_that_is_not_there_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="does not exist"):
+        asyncio.run(import_langgraph(f"sqlite:///{tmp_path / 'old.db'}", f"sqlite:///{tmp_path / 'new.db'}"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_imports(source_url: str, database_url: str) -> None:

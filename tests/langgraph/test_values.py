@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Iterator
+from copy import copy
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, StrEnum
@@ -124,6 +125,14 @@ def test_a_message_that_was_changed_in_place_is_stored_again(saver: ClewSaver) -
     assert read(saver, first)["messages"][3].content != "changed"
 
 
+def test_bytes_that_become_a_bytearray_come_back_as_one(saver: ClewSaver) -> None:
+    values = [b"ab" * 200, bytearray(b"ab" * 200), b"ab" * 200]
+    config = None
+    for version, value in enumerate(values, start=1):
+        config = put(saver, {"value": value}, config, version)
+        assert type(read(saver, config)["value"]) is type(value)
+
+
 def test_what_is_read_belongs_to_the_caller(saver: ClewSaver) -> None:
     put(saver, {"messages": [AIMessage("hi", id="1", tool_calls=[{"name": "a", "args": {"b": [1]}, "id": "c"}])]})
     for _ in range(3):
@@ -183,21 +192,52 @@ def test_what_the_serializer_cannot_load_is_an_error_and_never_none(
             read(saver)
 
 
+class Flipped(JsonPlusSerializer):
+    """Stands for encryption: every bit is turned."""
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        name, data = super().dumps_typed(obj)
+        return f"{name}+flip", bytes(255 - byte for byte in data)
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        return super().loads_typed((data[0].removesuffix("+flip"), bytes(255 - byte for byte in data[1])))
+
+
+@pytest.mark.parametrize("frame", [5, {}, {"numbers": []}])
+def test_versions_that_cannot_be_read_are_corrupt_data(saver: ClewSaver, database_url: str, frame: object) -> None:
+    with clew.Checkpointer.open(database_url) as checkpointer:
+        checkpointer.put(clew.Checkpoint(thread_id="t", state={"langgraph:checkpoint": frame}))
+    with pytest.raises(clew.CorruptData):
+        read(saver)
+    with pytest.raises(clew.CorruptData):
+        list(saver.list(None))
+
+
+def test_a_state_of_clews_own_interface_may_have_any_keys(saver: ClewSaver, database_url: str) -> None:
+    with clew.Checkpointer.open(database_url) as checkpointer:
+        checkpointer.put(clew.Checkpoint(thread_id="t", state={1: "one", "two": 2}))
+    assert read(saver) == {1: "one", "two": 2}
+
+
 def test_an_encrypting_serializer_leaves_nothing_in_the_open(database_url: str) -> None:
-    class Flipped(JsonPlusSerializer):
-        """Stands for encryption: every bit is turned."""
-
-        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-            name, data = super().dumps_typed(obj)
-            return f"{name}+flip", bytes(255 - byte for byte in data)
-
-        def loads_typed(self, data: tuple[str, bytes]) -> Any:
-            return super().loads_typed((data[0].removesuffix("+flip"), bytes(255 - byte for byte in data[1])))
-
     values = {"mapping": {f"secret {number}": "text" * 20 for number in range(20)}, "list": ["secret"] * 50}
     with ClewSaver.from_url(database_url, serde=Flipped()) as saver:
         put(saver, values)
         assert read(saver) == values
+    with clew.Checkpointer.open(database_url, codec=UntypedCodec()) as checkpointer:
+        found = checkpointer.get(clew.CheckpointConfig.latest("t"))
+        assert found is not None
+        assert "secret" not in repr(found.state)
+
+
+def test_a_copy_with_an_encrypting_serializer_takes_nothing_from_the_plain_one(database_url: str) -> None:
+    values = {"list": ["secret"] * 50}
+    with ClewSaver.from_url(database_url) as plain:
+        encrypting = copy(plain)
+        encrypting.serde = Flipped()
+        first = put(plain, values)
+        second = put(encrypting, values, first, 2)
+        assert read(encrypting, second) == values
     with clew.Checkpointer.open(database_url, codec=UntypedCodec()) as checkpointer:
         found = checkpointer.get(clew.CheckpointConfig.latest("t"))
         assert found is not None

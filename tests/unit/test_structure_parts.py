@@ -247,6 +247,10 @@ def test_rows_that_do_not_touch_or_were_not_read_are_not_merged() -> None:
     assert due(apart) is None
     unread = Logs({1: tuple(Row(number, 1, 10) for number in range(16))})
     assert changes_for(unread, [Append(1, 16, [b"x"])], {1}).merged == ()
+    mixed = Logs({1: (*unread.rows[1], *(Row(number, 1, 10, (b"x" * 10,)) for number in range(16, 32)))})
+    changes = changes_for(mixed, [Append(1, 32, [b"x"])], {1})
+    assert [(row.start, row.count) for _, row in changes.merged] == [(16, 16)]
+    assert [row.start for row in changes.logs.rows[1]] == [*range(17), 32]
     assert due([Row(number, 1, 10) for number in range(15)]) is None
     assert due([Row(number, 1, 10) for number in range(16)]) == slice(0, 16)
     assert due([]) is None

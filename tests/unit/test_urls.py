@@ -247,7 +247,17 @@ def test_without_psycopg_the_install_command_is_named(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    "options", [{"pool_size": 0}, {"max_overflow": -1}, {"pool_recycle_s": 0}, {"timeout_s": 0}, {"timeout_s": -1.0}]
+    "options",
+    [
+        {"pool_size": 0},
+        {"pool_size": "8"},
+        {"pool_size": 2.5},
+        {"max_overflow": -1},
+        {"pool_recycle_s": 0},
+        {"timeout_s": 0},
+        {"timeout_s": -1.0},
+        {"timeout_s": "2"},
+    ],
 )
 def test_options_that_make_no_sense_are_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(options))):

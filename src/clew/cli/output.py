@@ -43,6 +43,9 @@ _LINE: Final = 100
 
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
+# JSON itself escapes those below 32 only, and a terminal takes U+009B for the start of a sequence, too.
+_JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(127, 160)}
+
 
 def say(text: str | Text, style: str = "") -> None:
     """A line for people; a ``Text`` as it is."""
@@ -88,7 +91,7 @@ def size(count: int) -> str:
 def print_json(records: Iterable[Any]) -> None:
     """Each record on a line of its own."""
     for record in records:
-        typer.echo(json_text(record))
+        typer.echo(json_text(record).translate(_JSON_CONTROLS))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:

@@ -54,7 +54,8 @@ def read_runs(path: Path) -> list[Run]:
 
 def _found(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     """(where it stands, value) for each run, or each message, of the file."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    # Not splitlines(): JSON's strings may hold what it takes for the end of a line besides, such as U+2028.
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if len(lines) > 1 and _is_json(lines[0][1]):
         for number, line in lines:
             yield f"{path}:{number}", _parsed(f"{path}:{number}", line)
@@ -107,3 +108,5 @@ def _parsed(where: str, text: str) -> Any:
         raise InvalidInput(f"{place}: not JSON: {exc.msg} (column {exc.colno})") from exc
     except RecursionError as exc:
         raise InvalidInput(f"{where}: nested too deeply") from exc
+    except ValueError as exc:
+        raise InvalidInput(f"{where}: holds an integer of more digits than Python converts") from exc

@@ -28,6 +28,8 @@ class Codec:
     have different bytes. Identity is not kept: what stands in two places comes back as two.
     """
 
+    _reading: type[Reading] = Reading
+
     def __init__(self, types: Iterable[type] = ()) -> None:
         self._registry = Registry()
         self._load: Callable[[bytes], Any] | None = None
@@ -123,12 +125,12 @@ class Codec:
         """
         chunks = list(chunks)
         try:
-            return Reading(self._registry, self._load).values(count, chunks)
+            return self._reading(self._registry, self._load).values(count, chunks)
         except UnknownType:
             raise
         except CorruptData:
             # Near Python's recursion limit ormsgpack says no more than that its hook failed; so look once more.
-            return _on_a_fresh_stack(lambda: Reading(self._registry, self._load).values(count, chunks))
+            return _on_a_fresh_stack(lambda: self._reading(self._registry, self._load).values(count, chunks))
 
     @staticmethod
     def array(elements: Sequence[bytes]) -> bytes:

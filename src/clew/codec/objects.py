@@ -17,13 +17,13 @@ from pydantic_core import PydanticUndefined
 
 from clew.codec.extensions import Refused
 
-__all__ = ["HIDDEN", "DataclassShape", "ModelShape", "Shape"]
+__all__ = ["ATTRIBUTES", "EXTRA", "HIDDEN", "DataclassShape", "ModelShape", "Shape"]
 
-_ATTRIBUTES: Final = "__dict__"
+ATTRIBUTES: Final = "__dict__"
 _FIELDS_SET: Final = "__pydantic_fields_set__"
-_EXTRA: Final = "__pydantic_extra__"
+EXTRA: Final = "__pydantic_extra__"
 _PRIVATE: Final = "__pydantic_private__"
-HIDDEN: Final = frozenset({_ATTRIBUTES, _FIELDS_SET, _EXTRA, _PRIVATE})
+HIDDEN: Final = frozenset({ATTRIBUTES, _FIELDS_SET, EXTRA, _PRIVATE})
 """Keys beside the fields that hold what else an instance carries. None of them can be a field's name."""
 
 
@@ -66,7 +66,7 @@ class DataclassShape:
             elif default := _dataclass_default(field):
                 object.__setattr__(instance, field.name, default())
         if hasattr(instance, "__dict__"):
-            instance.__dict__.update(fields.get(_ATTRIBUTES, {}))
+            instance.__dict__.update(fields.get(ATTRIBUTES, {}))
         return instance
 
 
@@ -98,7 +98,7 @@ class ModelShape:
         if fields_set != taken.keys() | (extra or {}).keys():
             hidden[_FIELDS_SET] = sorted(fields_set)
         if extra != self._no_extra:
-            hidden[_EXTRA] = extra
+            hidden[EXTRA] = extra
         if private:
             hidden[_PRIVATE] = private
         for name in self._private.keys() - private.keys():
@@ -115,17 +115,17 @@ class ModelShape:
                 values[name] = fields[name]
             elif not field.is_required():
                 values[name] = _model_default(field, values)
-        extra = fields.get(_EXTRA, self._no_extra)
+        extra = fields.get(EXTRA, self._no_extra)
         known = self._fields.keys() | (extra or {}).keys()
         private = {name: attribute.get_default() for name, attribute in self._private.items()}
         private |= fields.get(_PRIVATE, {})
         state: dict[str, Any] = {
-            "__dict__": values | fields.get(_ATTRIBUTES, {}),
+            "__dict__": values | fields.get(ATTRIBUTES, {}),
             _FIELDS_SET: known & set(fields.get(_FIELDS_SET, fields.keys() | (extra or {}).keys())),
         }
         # On a root model these two are attributes of the class; set in vain they would end up among its values.
         if not self._cls.__pydantic_root_model__ or extra is not None:
-            state[_EXTRA] = extra
+            state[EXTRA] = extra
         if not self._cls.__pydantic_root_model__ or private:
             state[_PRIVATE] = private if self._cls.__private_attributes__ else None
         for name, value in state.items():
@@ -157,7 +157,7 @@ def _undeclared(cls: type, attributes: dict[str, Any], names: Iterable[str]) -> 
         name: value
         for name, value in attributes.items()
         if name not in names
-        and name not in ("__orig_class__", _PRIVATE, _EXTRA)
+        and name not in ("__orig_class__", _PRIVATE, EXTRA)
         and not isinstance(getattr_static(cls, name, None), cached_property)
     }
-    return {_ATTRIBUTES: rest} if rest else {}
+    return {ATTRIBUTES: rest} if rest else {}

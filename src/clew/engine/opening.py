@@ -58,21 +58,21 @@ def wrap_sync(engine: Engine, *, timeout_s: float | None = None) -> SyncDatabase
     """A database around a host's engine, which keeps its settings and stays open.
 
     Raises:
-        InvalidInput: not an ``Engine``, or one that speaks neither SQLite nor Postgres.
+        InvalidInput: not an ``Engine``, one for neither SQLite nor Postgres, or a time that makes no sense.
     """
     if not isinstance(engine, Engine):
         raise InvalidInput(f"the sync face takes an sqlalchemy.Engine or a URL, not {type(engine).__name__}")
-    return SyncDatabase(engine, timeout_s=timeout_s)
+    return SyncDatabase(engine, timeout_s=EngineOptions(timeout_s=timeout_s).timeout_s)
 
 
 def wrap_async(engine: AsyncEngine, *, timeout_s: float | None = None) -> AsyncDatabase:
     """A database around a host's async engine, which keeps its settings and stays open.
 
     Raises:
-        InvalidInput: not an ``AsyncEngine``, or one that speaks neither SQLite nor Postgres.
+        InvalidInput: not an ``AsyncEngine``, one for neither SQLite nor Postgres, or a time that makes no sense.
     """
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     if not isinstance(engine, AsyncEngine):
         raise InvalidInput(f"the async face takes an sqlalchemy AsyncEngine or a URL, not {type(engine).__name__}")
-    return AsyncDatabase(engine, timeout_s=timeout_s)
+    return AsyncDatabase(engine, timeout_s=EngineOptions(timeout_s=timeout_s).timeout_s)

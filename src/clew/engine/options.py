@@ -38,14 +38,14 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         checks = {
-            "pool_size": self.pool_size >= 1,
-            "max_overflow": self.max_overflow >= 0,
-            "pool_recycle_s": self.pool_recycle_s is None or self.pool_recycle_s > 0,
-            "timeout_s": self.timeout_s is None or 0.001 <= self.timeout_s <= 2_000_000,
+            "pool_size": type(self.pool_size) is int and self.pool_size >= 1,
+            "max_overflow": type(self.max_overflow) is int and self.max_overflow >= 0,
+            "pool_recycle_s": self.pool_recycle_s is None or _is_time(self.pool_recycle_s),
+            "timeout_s": self.timeout_s is None or _is_time(self.timeout_s, most=2_000_000),
         }
         for name, holds in checks.items():
             if not holds:
-                raise InvalidInput(f"{name}={getattr(self, name)!r} is out of range")
+                raise InvalidInput(f"{name}={getattr(self, name)!r} is not a number in its range")
 
     @property
     def timeout_ms(self) -> int:
@@ -71,3 +71,7 @@ class EngineOptions:
             "pool_use_lifo": True,  # what is not needed grows old and is recycled
             "hide_parameters": True,  # a driver's error must not print payloads
         }
+
+
+def _is_time(value: float, *, most: float = float("inf")) -> bool:
+    return type(value) in (int, float) and 0.001 <= value <= most

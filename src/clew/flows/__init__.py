@@ -1,6 +1,6 @@
 """What the faces do, written once: steps for a driver that waits in its own way. No database is touched here."""
 
-from clew.flows.checkpoints import Flows
+from clew.flows.checkpoints import Flows, repeatable
 from clew.flows.core import Leases, core_for, schema_step
 from clew.flows.documented import documented_by
 from clew.flows.hosting import HostMemories
@@ -18,5 +18,6 @@ __all__ = [
     "Turns",
     "core_for",
     "documented_by",
+    "repeatable",
     "schema_step",
 ]

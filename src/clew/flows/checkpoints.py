@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -44,9 +45,9 @@ from clew.repository import (
     thread_statistics,
     threads_of_run,
 )
-from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_text
+from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_of, namespace_text
 
-__all__ = ["Flows"]
+__all__ = ["Flows", "repeatable"]
 
 
 class Flows:
@@ -124,14 +125,14 @@ class Flows:
     ) -> Step[CheckpointTuple[Any] | None]:
         if isinstance(channels, str):
             raise InvalidInput("channels must be a collection of names, not one string")
-        core = self.core
+        core, names = self.core, None if channels is None else frozenset(channels)
         return self._read(
             lambda connection: get_tuple(
                 core.store,
                 connection,
                 config,
                 load_state=load_state,
-                channels=channels,
+                channels=names,
                 reader=core.reader,
                 memory=core.memory.get(config.thread_id),
             ),
@@ -141,6 +142,7 @@ class Flows:
     def list(
         self, thread_id: str, limit: int, cursor: str | None, newest_first: bool, filters: Filters
     ) -> Step[Page[CheckpointMetadata]]:
+        filters = replace(filters, **repeatable({"namespace": filters.namespace, "under": filters.under}))
         return self._read(
             lambda connection: list_checkpoints(
                 self.core.store,
@@ -189,6 +191,7 @@ class Flows:
         self, thread_id: str, checkpoint_ids: Iterable[str], namespace: Iterable[str], lease_token: int | None
     ) -> Step[int]:
         ids = checkpoint_ids if isinstance(checkpoint_ids, str) else tuple(checkpoint_ids)
+        namespace = namespace_of(namespace_text(namespace))  # a unit may run again, and an iterator only once
         return self._write(
             lambda connection: delete_checkpoints(
                 self.core.store, connection, thread_id, ids, namespace=namespace, fence=Fence(lease_token)
@@ -215,6 +218,16 @@ class Flows:
     @staticmethod
     def _write(unit: Any, doing: str) -> Step[Any]:
         return Step(unit, "write", doing)
+
+
+def repeatable(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """The filters of a listing, such that they hold for every page: an iterator can be gone through only once.
+
+    Raises:
+        InvalidInput: a namespace that cannot be stored.
+    """
+    given = {name: filters[name] for name in ("namespace", "under") if filters.get(name) is not None}
+    return {**filters, **{name: namespace_of(namespace_text(parts)) for name, parts in given.items()}}
 
 
 def _delete_run(store: Any, run_id: str, thread_id: str, fence: Fence) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from sqlalchemy import Connection
@@ -20,7 +21,7 @@ from clew.repository.boundaries import (
     fast_commit,
     prepare_boundary,
 )
-from clew.repository.keys import check_thread_id, namespace_text
+from clew.repository.keys import check_thread_id, namespace_of, namespace_text
 from clew.repository.store import Fence
 
 __all__ = ["ExecutorFlows"]
@@ -31,11 +32,11 @@ _RUNS: Final = 1024
 class ExecutorFlows:
     """Boundaries over one core, for one policy. Remembers the runs it brought forward last, up to 1,024 of them."""
 
-    def __init__(self, core: Core, policy: Policy, namespace: tuple[str, ...], lease_token: int | None) -> None:
-        namespace_text(namespace)
+    def __init__(self, core: Core, policy: Policy, namespace: Iterable[str], lease_token: int | None) -> None:
         self.core = core
         self._policy = policy
-        self._namespace = namespace
+        self._text = namespace_text(namespace)
+        self._namespace = namespace_of(self._text)
         self._fence = Fence(lease_token)
         self._runs: OrderedDict[tuple[str, str], RememberedRun] = OrderedDict()
         self._guard = threading.Lock()
@@ -47,7 +48,7 @@ class ExecutorFlows:
         core, policy, fence = self.core, self._policy, self._fence
         thread_id = check_thread_id(checkpoint.conversation_id)
         known = core.memory.get(thread_id)
-        hint = known.base(namespace_text(self._namespace), None)[1] if known else None
+        hint = known.base(self._text, None)[1] if known else None
         boundary = prepare_boundary(core.store.codec, checkpoint, self._namespace, hint.root if hint else None)
         doing = f"commit checkpoint {checkpoint.checkpoint_id!r} of run {checkpoint.run_id!r}"
         yield Turn(thread_id)

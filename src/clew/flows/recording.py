@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from pydantic import ValidationError
 from sqlalchemy import Connection
 
 from clew.errors import InvalidInput
@@ -17,7 +18,7 @@ from clew.flows.steps import Core, Flow, Step, Turn
 from clew.records import Checkpoint, CheckpointConfig, PendingWrite
 from clew.repository import Fence, Put, PutRequest, prepare, prepare_writes
 from clew.repository.batching import LedgerRows, put_batch
-from clew.repository.keys import check_id, check_thread_id, namespace_text
+from clew.repository.keys import check_id, check_thread_id, namespace_of, namespace_text
 from clew.repository.memory import ThreadMemory
 from clew.structure import Node
 
@@ -46,8 +47,8 @@ class RecordingFlows:
     ) -> None:
         self.core = core
         self.thread_id = check_thread_id(thread_id)
-        self.namespace = (namespace,) if isinstance(namespace, str) else tuple(namespace)
         self._text = namespace_text(namespace)
+        self.namespace = namespace_of(self._text)
         self._run_id = run_id if run_id is None else check_id("run_id", run_id)
         self._fence = Fence(lease_token)
         self._flows = Flows(core)
@@ -74,15 +75,19 @@ class RecordingFlows:
         """
         if checkpoint_id is not None:
             fields = {**fields, "checkpoint_id": checkpoint_id}
-        checkpoint: Checkpoint[Any] = Checkpoint(
-            thread_id=self.thread_id,
-            namespace=self.namespace,
-            run_id=self._run_id,
-            parent_checkpoint_id=self.parent_id,
-            state=state,
-            metadata={"source": "loop", "step": self._step} if metadata is None else metadata,
-            **fields,
-        )
+        try:
+            checkpoint: Checkpoint[Any] = Checkpoint(
+                thread_id=self.thread_id,
+                namespace=self.namespace,
+                run_id=self._run_id,
+                parent_checkpoint_id=self.parent_id,
+                state=state,
+                metadata={"source": "loop", "step": self._step} if metadata is None else metadata,
+                **fields,
+            )
+        except ValidationError as exc:
+            named = ", ".join(sorted({str(error["loc"][0]) for error in exc.errors() if error["loc"]}))
+            raise InvalidInput(f"record on thread {self.thread_id!r}: {named} cannot be a checkpoint's") from exc
         hint = self._hint
         if hint is None:
             known = self.core.memory.get(self.thread_id)
@@ -130,6 +135,6 @@ class RecordingFlows:
         def unit(connection: Connection) -> ThreadMemory | None:
             return put_batch(store, connection, thread_id, puts, ledgers, self._fence, known)
 
-        after = yield Step(unit, "write", f"record {len(puts)} checkpoints of thread {thread_id!r}")
+        after = yield Step(unit, "write", f"record {len(items)} items of thread {thread_id!r}")
         if after is not None:
             memory.publish(thread_id, after)

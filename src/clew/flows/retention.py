@@ -43,7 +43,7 @@ from clew.repository.exporting import (
     write_lines,
 )
 from clew.repository.importing import import_thread
-from clew.repository.keys import check_limit, check_thread_id
+from clew.repository.keys import check_age, check_instant, check_limit, check_thread_id
 from clew.repository.locking import find_thread
 from clew.repository.pruning import Criteria, preview_prune, prune
 from clew.repository.verifying import Findings, orphans, threads_to_verify, verify_thread
@@ -77,10 +77,9 @@ class RetentionFlows:
     def sweep(self, now: datetime | None, batch: int, writes_older_than: timedelta) -> Flow[SweepReport]:
         """A transaction for each thread; what is passed over now is found again by a later sweep."""
         check_limit(batch)
-        if now is not None and now.tzinfo is None:
-            raise InvalidInput("now must have a time zone")
-        if writes_older_than < timedelta(0):
-            raise InvalidInput("writes_older_than must not be negative")
+        if now is not None:
+            check_instant("now", now)
+        check_age("writes_older_than", writes_older_than)
         doing, swept = "sweep", list[tuple[SweptThread, str]]()
         place: tuple[datetime, int] | None = None
         while True:
@@ -216,8 +215,12 @@ def _written(target: File) -> Iterator[Callable[[bytes], Any]]:
         yield binary.write
     else:
         path = Path(target)
-        if not path.parent.is_dir():
-            raise InvalidInput(f"export: the directory of {str(path)!r} does not exist")
+        if path.is_dir() or not path.parent.is_dir():
+            raise InvalidInput(f"export: {str(path)!r} is a directory, or is in none that exists")
+        if path.exists() and not path.is_file():  # a device or a pipe, which a file must not take the place of
+            with path.open("wb") as stream:
+                yield stream.write
+            return
         number, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(number, "wb") as file:

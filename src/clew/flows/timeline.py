@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import Connection
 
 from clew import repository
@@ -24,7 +25,7 @@ from clew.records import (
 )
 from clew.repository import Fence, Reducer
 
-__all__ = ["TimelineFlows"]
+__all__ = ["TimelineFlows", "state_update"]
 
 
 class TimelineFlows:
@@ -124,6 +125,21 @@ class TimelineFlows:
 def _doing(operation: Callable[..., Any], subject: CheckpointConfig | str) -> str:
     thread_id = subject if isinstance(subject, str) else subject.thread_id
     return f"{operation.__name__.replace('_', ' ')} of thread {thread_id!r}"
+
+
+def state_update(update: Any, as_node: str | None, next_nodes: Iterable[str] | None) -> StateUpdate:
+    """The one step of ``update_state``.
+
+    Raises:
+        InvalidInput: ``as_node`` is no string, ``next_nodes`` no sequence of strings.
+    """
+    if isinstance(next_nodes, str):
+        raise InvalidInput("next_nodes must be a sequence of strings, not one string")
+    nodes = None if next_nodes is None else tuple(next_nodes)
+    try:
+        return StateUpdate(update=update, as_node=as_node, next_nodes=nodes)
+    except ValidationError as exc:
+        raise InvalidInput("as_node must be a string and next_nodes strings") from exc
 
 
 def _parts(namespace: Iterable[str]) -> tuple[str, ...]:

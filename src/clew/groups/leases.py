@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from clew.engine import AwaitedBoundDatabase, BoundDatabase
-from clew.errors import ClewError, Conflict, InvalidInput, StaleFence
+from clew.errors import ClewError, InvalidInput, StaleFence
 from clew.flows import documented_by
 from clew.flows.runs import RunFlows
 from clew.records import Lease
@@ -53,7 +53,10 @@ class Holding:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is gone: somebody else took it, or it could not be renewed in time. Stop working then."""
+        """Whether the lease is gone: somebody else took it, or it could not be renewed in time. Stop working then.
+
+        Once lost it stays lost, and is not renewed any more.
+        """
         return self._lost or (self._lease is not None and time.monotonic() > self._good_until)
 
     def check(self) -> None:
@@ -70,13 +73,14 @@ class Holding:
             )
 
     def _renewed(self, lease: Lease, asked_at: float) -> None:
+        self._lost = self.lost  # a renewal that came too late: others may have written in between
         # By our own clock it lapses ttl_s after it was asked for at the latest: the database counts from later on.
         self._lease, self._good_until = lease, asked_at + self._asked[2]
 
     def _failed(self, error: ClewError) -> bool:
         """Whether there is no use in trying again."""
         _log.warning("the lease of thread %r could not be renewed: %s", self._asked[0], error)
-        self._lost = self._lost or isinstance(error, Conflict)
+        self._lost = self._lost or isinstance(error, StaleFence)
         return self._lost
 
     @property
@@ -113,7 +117,7 @@ class HeldLease(Holding):
 
     def _renew(self) -> None:
         thread_id, _, ttl_s = self._asked
-        while not self._done.wait(self._pause_s):
+        while not self._done.wait(self._pause_s) and not self.lost:
             asked_at = time.monotonic()
             try:
                 lease = self._driver.run(self._flows.renew_lease(thread_id, self.token, ttl_s))
@@ -152,6 +156,8 @@ class AsyncHeldLease(Holding):
         thread_id, _, ttl_s = self._asked
         while True:
             await asyncio.sleep(self._pause_s)
+            if self.lost:
+                return
             asked_at = time.monotonic()
             try:
                 lease = await self._driver.run(self._flows.renew_lease(thread_id, self.token, ttl_s))

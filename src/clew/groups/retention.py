@@ -118,14 +118,15 @@ class Retention:
         """Write a thread to a file, lossless, as lines of JSON: checkpoints, writes, metadata, runs and evidence.
 
         ``target`` is a path or an open file. An element that many checkpoints share is written once. Under a path the
-        file appears when it is whole. Puts may go on meanwhile and are not in it. ``progress`` is called with how many
-        checkpoints and elements are done, and how many there are. Leases are not exported.
+        file appears when it is whole; a pipe or device is written to. Puts may go on meanwhile and are not in it.
+        ``progress`` is called with how many checkpoints and elements are done, and how many there are. Leases are not
+        exported.
 
         Raises:
             NotFound: there is no such thread.
             Contention: checkpoints of it were deleted meanwhile.
             CorruptData: a row cannot be read.
-            InvalidInput: the target's directory is not there.
+            InvalidInput: the target is a directory, or in one that is not there.
         """
         return self._driver.drive(self._flows.export_thread(thread_id, target, progress))
 

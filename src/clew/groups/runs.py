@@ -120,7 +120,8 @@ class Runs:
     def resume_snapshot(self, run_id: str, *, thread_id: str | None = None) -> ResumeSnapshot | None:
         """The run, its latest checkpoint with state and evidence, the checkpoint's writes and what is still to run.
 
-        All as of one moment. None where there is no such run, or no checkpoint of it is left.
+        All as of one moment. None where there is no such run, or no checkpoint of it is left. In a copied thread the
+        state's conversation is the copy, so that the run goes on there.
 
         Raises:
             CorruptData: a stored row cannot be read.

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from clew.flows import documented_by
-from clew.flows.timeline import TimelineFlows
+from clew.flows.timeline import TimelineFlows, state_update
 from clew.records import (
     ChannelValue,
     CheckpointConfig,
@@ -201,7 +201,7 @@ class Timeline:
             Unserializable: the new state holds a value that would not come back as it is.
             StaleFence: see ``fork``.
         """
-        step = StateUpdate(update=update, as_node=as_node, next_nodes=None if next_nodes is None else tuple(next_nodes))
+        step = state_update(update, as_node, next_nodes)
         return self._driver.run(self._flows.update_states(config, [step], reducer, lease_token))[0]
 
     def bulk_update_state(
@@ -325,7 +325,7 @@ class AsyncTimeline:
         next_nodes: Iterable[str] | None = None,
         lease_token: int | None = None,
     ) -> CheckpointConfig:
-        step = StateUpdate(update=update, as_node=as_node, next_nodes=None if next_nodes is None else tuple(next_nodes))
+        step = state_update(update, as_node, next_nodes)
         return (await self._driver.run(self._flows.update_states(config, [step], reducer, lease_token)))[0]
 
     async def bulk_update_state(

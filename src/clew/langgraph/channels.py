@@ -49,6 +49,11 @@ class ChannelForm:
         """About how many bytes it takes in memory."""
         return 3 * sum(map(len, self.elements)) + 200 * len(self.elements)
 
+    @property
+    def is_small(self) -> bool:
+        """Whether its elements fit into a manifest; none of them is empty."""
+        return len(self.elements) < INLINE_BYTES and sum(map(len, self.elements)) < INLINE_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class TrailEntry:
@@ -113,7 +118,7 @@ def encode_channel(codec: Codec, serde: Serde, path: str, value: Any, hint: Chan
     """
     if type(value) is list:
         form = _elements(Kind.LIST, value, hint, lambda i: _item(serde, value[i], path, i))
-        if sum(map(len, form.elements)) < INLINE_BYTES:
+        if form.is_small:
             return _inline(form, codec.array(form.elements))
         return form
     if type(value) is dict and value and all(type(key) is str and is_plain_text(key) for key in value):
@@ -126,10 +131,12 @@ def encode_channel(codec: Codec, serde: Serde, path: str, value: Any, hint: Chan
             return codec.array([name, _item(serde, item, path, key)])
 
         form = _elements(Kind.TABLE, [[key, item] for key, item in pairs], hint, pair)
-        if sum(map(len, form.elements)) < INLINE_BYTES:
+        if form.is_small:
             return _inline(form, _dumped(serde, value, path))
         return form
-    form = _elements(Kind.LEAF, [value], hint, lambda _: _dumped(serde, value, path))
+    # A bytearray has the fingerprint of its bytes, and by itself it has to come back as one.
+    marked = [type(value) is bytearray, value]
+    form = _elements(Kind.LEAF, [marked], hint, lambda _: _dumped(serde, value, path))
     return _inline(form, form.elements[0]) if len(form.elements[0]) < INLINE_BYTES else form
 
 

@@ -216,9 +216,9 @@ def with_sends(found: CheckpointTuple, parent_writes: Sequence[tuple[str, str, A
     return found
 
 
-def channel_of(key: str) -> str:
-    """The channel that has this key in a state."""
-    return key[:-1] if key.startswith(FRAME) else key
+def channel_of(key: Any) -> Any:
+    """The channel that has this key in a state; a key of clew's own interface may be no text, and stays as it is."""
+    return key[:-1] if isinstance(key, str) and key.startswith(FRAME) else key
 
 
 def _checkpoint(checkpoint_id: str, state: Any) -> Any:

@@ -9,20 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from sqlalchemy import Connection, func, select, text
 
 from clew.async_checkpointer import AsyncCheckpointer, AsyncDriver
-from clew.engine import open_async
+from clew.engine import open_async, parse
+from clew.errors import InvalidInput
 from clew.flows import Flows, Step
 from clew.langgraph.channels import Trail
 from clew.langgraph.checkpoints import namespace_of, namespace_text, write_of_task
 from clew.langgraph.flows import SaverFlows
 from clew.langgraph.sources import Source, StoredCheckpoint, StoredWrite, detect
 from clew.records import CheckpointConfig
+from clew.repository.keys import check_thread_id
 from clew.repository.keys import namespace_of as parts_of
+from clew.repository.locking import find_thread
 from clew.repository.store import Store
 
 __all__ = ["Imported", "import_langgraph"]
@@ -58,24 +62,26 @@ async def import_langgraph(
     """Copy everything from a database of LangGraph's saver into clew's, which is migrated where it has to be.
 
     The source is only read. Checkpoints keep their ids, parents, namespaces, metadata, versions and writes, and are put
-    in the order of their ids; those that the target has are passed over. Values are taken as the bytes they are stored
-    as, so none of their classes is needed; ``serde`` is for databases whose checkpoints are encrypted as a whole.
+    in the order of their ids; checkpoints and writes that the target has are passed over. Values are taken as the bytes
+    they are stored as, so none of their classes is needed; ``serde`` is for databases whose checkpoints are encrypted
+    as a whole.
 
     Raises:
-        InvalidInput: the source is no such database.
+        InvalidInput: the source is no such database; the target was not touched then.
         Unserializable: a checkpoint cannot be looked into without its serializer.
     """
+    _check_is_there(source_url)
     async with AsyncExitStack() as stack:
         reading = open_async(source_url)
         stack.push_async_callback(reading.close)
-        target: AsyncCheckpointer[Any] = await stack.enter_async_context(
-            AsyncCheckpointer.open(target_url, migrate=True, schema=schema)
-        )
 
         async def read(unit: Callable[[Connection], Any]) -> Any:
             return await reading.run(unit, "read", doing="read LangGraph's checkpoints")
 
         source: Source = await read(lambda connection: detect(connection, serde))
+        target: AsyncCheckpointer[Any] = await stack.enter_async_context(
+            AsyncCheckpointer.open(target_url, migrate=True, schema=schema)
+        )
         return await _Import(source, read, target._driver, advance).run()
 
 
@@ -104,29 +110,31 @@ class _Import:
 
     async def _thread(self, thread_id: str) -> None:
         source = self._source
-        there = await self._driver.run(
+        there, ledger = await self._driver.run(
             Step(lambda connection: _present(self._driver.core.store, connection, thread_id), "read", "look")
         )
         known: dict[tuple[str, Any], Any] = {}
         for ns, checkpoint_id in await self._read(lambda connection: source.addresses(connection, thread_id)):
-            if (ns, checkpoint_id) in there:
+            held = None if (ns, checkpoint_id) in there else known
+
+            def unit(
+                connection: Connection, ns: str = ns, checkpoint_id: str = checkpoint_id, held: Any = held
+            ) -> tuple[StoredCheckpoint | None, list[StoredWrite]]:
+                return (
+                    None if held is None else source.checkpoint(connection, thread_id, ns, checkpoint_id, held),
+                    source.writes(connection, thread_id, ns, checkpoint_id),
+                )
+
+            stored, writes = await self._read(unit)
+            # The writes first: a checkpoint that is there then has all that it had when it was copied. One that was
+            # interrupted may have got more since.
+            new = [write for write in writes if (ns, checkpoint_id, write.task_id, write.idx) not in ledger]
+            await self._put_writes(thread_id, ns, checkpoint_id, new)
+            if held is None:
                 self._present += 1
+            elif stored is None:
+                continue
             else:
-                held = known
-
-                def unit(
-                    connection: Connection, ns: str = ns, checkpoint_id: str = checkpoint_id, held: Any = held
-                ) -> tuple[StoredCheckpoint | None, list[StoredWrite]]:
-                    return (
-                        source.checkpoint(connection, thread_id, ns, checkpoint_id, held),
-                        source.writes(connection, thread_id, ns, checkpoint_id),
-                    )
-
-                stored, writes = await self._read(unit)
-                # The writes first: a checkpoint that is there then has all of them.
-                await self._put_writes(thread_id, ns, checkpoint_id, writes)
-                if stored is None:
-                    continue
                 await self._put(thread_id, ns, stored)
                 values, versions = stored.checkpoint["channel_values"], stored.checkpoint["channel_versions"]
                 known = {(name, versions[name]): value for name, value in values.items() if name in versions}
@@ -151,13 +159,27 @@ class _Import:
         self._writes += len(rows)
 
 
-def _present(store: Store, connection: Connection, thread_id: str) -> set[tuple[str, str]]:
-    """LangGraph's (namespace, id) of the thread's checkpoints in clew."""
-    t, c = store.tables.threads.c, store.tables.checkpoints.c
-    rows = connection.execute(
-        select(c.namespace, c.checkpoint_id).where(c.thread_key == t.thread_key, t.thread_id == thread_id)
+def _check_is_there(url: str) -> None:
+    """SQLite would make an empty file where there is none. Raises InvalidInput."""
+    address = parse(url)
+    if address.kind == "sqlite" and not Path(address.database or "").is_file():
+        raise InvalidInput(f"{address.label} does not exist; name the database of LangGraph's SqliteSaver")
+
+
+def _present(
+    store: Store, connection: Connection, thread_id: str
+) -> tuple[set[tuple[str, str]], set[tuple[str, str, str, int]]]:
+    """LangGraph's (namespace, id) of the thread's checkpoints in clew, and (namespace, id, task, idx) of its writes."""
+    key = find_thread(store, connection, check_thread_id(thread_id))
+    if key is None:
+        return set(), set()
+    c, w = store.tables.checkpoints.c, store.tables.pending_writes.c
+    checkpoints = connection.execute(select(c.namespace, c.checkpoint_id).where(c.thread_key == key)).all()
+    writes = connection.execute(select(w.namespace, w.checkpoint_id, w.task_id, w.idx).where(w.thread_key == key)).all()
+    return (
+        {(namespace_text(parts_of(namespace)), checkpoint_id) for namespace, checkpoint_id in checkpoints},
+        {(namespace_text(parts_of(namespace)), *rest) for namespace, *rest in writes},
     )
-    return {(namespace_text(parts_of(namespace)), checkpoint_id) for namespace, checkpoint_id in rows}
 
 
 def _size(store: Store, connection: Connection) -> int:

@@ -34,7 +34,6 @@ class Saver(BaseCheckpointSaver[Any]):
     def __init__(self, core: Core, serde: SerializerProtocol | None, metadata_keys: Collection[str]) -> None:
         super().__init__(serde=serde)
         self._core = core
-        self._trail = Trail()
         self._metadata_keys = frozenset(metadata_keys)
         self._made: tuple[Any, SaverFlows] | None = None
 
@@ -42,9 +41,8 @@ class Saver(BaseCheckpointSaver[Any]):
     def _flows(self) -> SaverFlows:
         made = self._made
         if made is None or made[0] is not self.serde:
-            # Elements are remembered as one serializer wrote them; another one's would not be found equal.
-            trail = self._trail if made is None else Trail()
-            made = self._made = (self.serde, SaverFlows(self._core, trail, self.serde, self._metadata_keys))
+            # A trail of its own: elements are remembered as one serializer wrote them, and another may encrypt them.
+            made = self._made = (self.serde, SaverFlows(self._core, Trail(), self.serde, self._metadata_keys))
         return made[1]
 
     def get_next_version(self, current: Any, channel: None) -> Any:

@@ -92,8 +92,11 @@ def decode_frame(frame: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_orphan(frame: Mapping[str, Any]) -> bool:
-    """Whether the metadata's ``parents`` were an empty mapping."""
-    return bool(frame["numbers"][5])
+    """Whether the metadata's ``parents`` were an empty mapping; False for what ``decode_frame`` refuses."""
+    try:
+        return bool(frame["numbers"][5])
+    except (LookupError, TypeError):
+        return False
 
 
 def _leaf(data: bytes, below: int) -> Node:

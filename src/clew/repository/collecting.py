@@ -185,21 +185,16 @@ def _relink(store: Store, connection: Connection, thread_key: int, doomed: Seque
     """Give the surviving children of ``doomed`` the nearest surviving ancestor; their digests stay as they are."""
     parents = {(row.namespace, row.checkpoint_id): row.parent_checkpoint_id for row in doomed}
     gone = {row.seq for row in doomed}
-    orphaned: dict[int, tuple[str, str]] = {}
+    moves = []
     for namespace, ids in _by_namespace(doomed).items():
         values = {"key": thread_key, "ns": namespace, "ids": store.dialect.values(ids)}
-        for seq, parent in connection.execute(_children(store.tables, store.dialect), values):
+        for seq, checkpoint_id, doomed_parent in connection.execute(_children(store.tables, store.dialect), values):
             if seq not in gone:
-                orphaned[seq] = (namespace, parent)
-    if not orphaned:
-        return
-    seqs = {"key": thread_key, "seqs": store.dialect.values(sorted(orphaned))}
-    moves = []
-    for seq, checkpoint_id in connection.execute(_ids(store.tables, store.dialect), seqs):
-        parent = survivor(parents, *orphaned[seq])
-        # where the doomed ones closed a cycle, the child itself would be the nearest that is left
-        moves.append({"key": thread_key, "at": seq, "parent": None if parent == checkpoint_id else parent})
-    connection.execute(_move(store.tables), moves)
+                parent = survivor(parents, namespace, doomed_parent)
+                # where the doomed ones closed a cycle, the child itself would be the nearest that is left
+                moves.append({"key": thread_key, "at": seq, "parent": None if parent == checkpoint_id else parent})
+    if moves:
+        connection.execute(_move(store.tables), moves)
 
 
 def survivor(parents: Mapping[tuple[str, str], str | None], namespace: str, checkpoint_id: str | None) -> str | None:
@@ -250,17 +245,11 @@ def _doomed(tables: Tables, dialect: Dialect) -> Select[Any]:
 def _children(tables: Tables, dialect: Dialect) -> Select[Any]:
     """Looks through the namespace. An index by parent would take a fourth of a row's space for deletions alone."""
     c = tables.checkpoints.c
-    return select(c.seq, c.parent_checkpoint_id).where(
+    return select(c.seq, c.checkpoint_id, c.parent_checkpoint_id).where(
         c.thread_key == bindparam("key"),
         c.namespace == bindparam("ns"),
         dialect.among(c.parent_checkpoint_id, "ids"),
     )
-
-
-@cache
-def _ids(tables: Tables, dialect: Dialect) -> Select[Any]:
-    c = tables.checkpoints.c
-    return select(c.seq, c.checkpoint_id).where(c.thread_key == bindparam("key"), dialect.among(c.seq, "seqs"))
 
 
 @cache

@@ -59,18 +59,20 @@ def copy_thread(
     doing = f"copy thread {source!r} to {target!r}"
     check_fence(store, locked, fence, doing)
     check_empty(store, connection, locked, doing)
+    # A thread that was emptied has used its first sequence numbers, and a number never names two checkpoints.
     keys = {"source": source_key, "target": locked.thread_key}
+    numbered = {**keys, "used": locked.last_seq}
     tables = store.tables
     if latest_only:
         latest = connection.execute(_latest(tables), {"key": source_key}).all()
-        where = {**keys, "seqs": store.dialect.values([row.seq for row in latest])}
+        where = {**numbered, "seqs": store.dialect.values([row.seq for row in latest])}
         for table in (tables.checkpoints, tables.checkpoint_metadata, tables.resume_evidence):
             connection.execute(_copy_seqs(table, store.dialect), where)
         connection.execute(_cut_parents(tables), {"key": locked.thread_key})
         connection.execute(_copy_runs(tables), keys)
         for row in latest:
             ledger = {"namespace": row.namespace, "id": row.checkpoint_id}
-            connection.execute(copy_ledger(tables), {**keys, **ledger, "new_id": row.checkpoint_id})
+            connection.execute(copy_ledger(tables, store.dialect), {**keys, **ledger, "new_id": row.checkpoint_id})
         spans = SpanSet(span for row in latest for span in decode_spans(row.spans))
         copy_elements(store, connection, source_key, locked.thread_key, spans)
         copied = len(latest)
@@ -83,7 +85,7 @@ def copy_thread(
             tables.pending_writes,
             tables.runs,
         ):
-            connection.execute(_copy_all(table), keys)
+            connection.execute(_copy_all(table), numbered if "seq" in table.c else keys)
         copied = connection.execute(_count(tables), {"key": locked.thread_key}).scalar_one()
     _adopt(store, connection, source_key, locked)
     return copied
@@ -181,7 +183,7 @@ def _adopt(store: Store, connection: Connection, source_key: int, locked: Locked
     connection.execute(
         update(tables.versions)
         .where(v.thread_key == locked.thread_key)
-        .values(last_seq=max(locked.last_seq, source.last_seq), activity=max(locked.activity, source.activity))
+        .values(last_seq=locked.last_seq + source.last_seq, activity=max(locked.activity, source.activity))
     )
     metadata = select(t.metadata).where(t.thread_key == source_key)
     said = connection.execute(metadata).scalar_one()
@@ -192,6 +194,8 @@ def _adopt(store: Store, connection: Connection, source_key: int, locked: Locked
 def _copied(table: Table, **changed: Any) -> tuple[list[str], Select[Any]]:
     columns = {column.name: changed.get(column.name, column) for column in table.columns}
     columns["thread_key"] = bindparam("target", type_=BigInteger).label("thread_key")
+    if "seq" in table.c:
+        columns["seq"] = (table.c.seq + bindparam("used", type_=BigInteger)).label("seq")
     return list(columns), select(*columns.values()).where(table.c.thread_key == bindparam("source"))
 
 
@@ -207,12 +211,14 @@ def _copy_seqs(table: Table, dialect: Dialect) -> Insert:
 
 
 @cache
-def copy_ledger(tables: Tables) -> Insert:
-    """One checkpoint's ledger, under ``new_id`` in the thread ``target``."""
+def copy_ledger(tables: Tables, dialect: Dialect) -> Any:
+    """One checkpoint's ledger, under ``new_id`` in the thread ``target``. What came for that one early stays."""
     w = tables.pending_writes.c
     names, rows = _copied(tables.pending_writes, checkpoint_id=bindparam("new_id", type_=w.checkpoint_id.type))
-    return insert(tables.pending_writes).from_select(
-        names, rows.where(w.namespace == bindparam("namespace"), w.checkpoint_id == bindparam("id"))
+    return (
+        dialect.insert(tables.pending_writes)
+        .from_select(names, rows.where(w.namespace == bindparam("namespace"), w.checkpoint_id == bindparam("id")))
+        .on_conflict_do_nothing()
     )
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Delete, Select, bindparam, delete, exists, nu
 
 from clew.dialects import Dialect
 from clew.errors import InvalidInput
-from clew.repository.keys import check_limit, check_thread_id
+from clew.repository.keys import check_age, check_instant, check_limit, check_thread_id
 from clew.repository.locking import check_fence, clocked, delete_rows, find_thread, no_such_thread
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import MICROSECOND, Tables
@@ -42,9 +42,9 @@ class Expiry:
     def __post_init__(self) -> None:
         if self.at is not None and self.ttl is not None:
             raise InvalidInput("set_expiry takes an instant (at) or a time to live (ttl), not both")
-        if self.at is not None and self.at.tzinfo is None:
-            raise InvalidInput("at must be an instant with a time zone")
-        if self.ttl is not None and not timedelta(0) < self.ttl <= _LARGEST:
+        if self.at is not None:
+            check_instant("at", self.at)
+        if self.ttl is not None and not timedelta(0) < check_age("ttl", self.ttl) <= _LARGEST:
             raise InvalidInput(f"ttl must be a positive timedelta of at most {_LARGEST.days} days")
         if self.refresh_on_activity and self.ttl is None:
             raise InvalidInput(

@@ -70,10 +70,12 @@ def begin_export(store: Store, connection: Connection, thread_id: str) -> Export
     ).one_or_none()
     if key is None or row is None or row.last_seq == 0:
         raise no_such_thread(thread_id)
-    live = list(live_spans(store, connection, key, upto=row.last_seq))
+    # Counted before the spans are read, each statement having its own moment: what is deleted in between is missed at
+    # the end. The other way round its elements would be exported and nobody name them.
     checkpoints = connection.execute(
         select(func.count()).where(c.thread_key == key, c.seq <= row.last_seq)
     ).scalar_one()
+    live = list(live_spans(store, connection, key, upto=row.last_seq))
     elements = sum(span.end - span.start for span in live)
     header = {
         "format": FORMAT,

@@ -46,6 +46,7 @@ from clew.repository.listing import LISTED, metadata_of
 from clew.repository.memory import ThreadMemory
 from clew.repository.request import described_by
 from clew.repository.store import Store
+from clew.repository.together import named
 from clew.repository.writes import read_writes, write_of
 from clew.structure import SegmentMap, decode, decode_manifest, decode_payload, select_channels, wanted
 from clew.tables import Tables
@@ -111,8 +112,7 @@ def get_tuple(
                 state = reader(state)
             return _tuple(store, config.thread_id, row, state, writes)
         except CorruptData as exc:
-            exc.args = (f"checkpoint {row.checkpoint_id!r} of thread {config.thread_id!r}: {exc.args[0]}",)
-            raise
+            raise named(exc, config.thread_id, row.checkpoint_id) from exc.__cause__
     raise Contention(
         f"a checkpoint of thread {config.thread_id!r} was replaced {_ATTEMPTS} times during one read; repeat it"
     )

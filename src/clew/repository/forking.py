@@ -13,7 +13,7 @@ from clew.errors import AlreadyExists
 from clew.records import CheckpointConfig, CheckpointSource
 from clew.repository.copying import check_empty, copy_elements, copy_ledger, lock_two
 from clew.repository.keys import check_id, metadata_terms, metadata_text, namespace_text
-from clew.repository.lineage import find_checkpoint, no_such_checkpoint
+from clew.repository.lineage import newest, no_such_checkpoint
 from clew.repository.locking import check_fence, lock_thread, undo_lock
 from clew.repository.request import METADATA_STORED, described_by, metadata_form
 from clew.repository.store import Fence, LockedThread, Store
@@ -58,7 +58,7 @@ def fork(
     else:
         source_key, locked = lock_two(store, connection, config.thread_id, thread_id, puts=1)
     inside = source_key == locked.thread_key
-    base = find_checkpoint(store, connection, config, extra=_COPIED)
+    base = _base(store, connection, config, checkpoint_id if inside else None)
     if base is None:
         raise no_such_checkpoint(config)
     made = config.model_copy(update={"thread_id": locked.thread_id, "checkpoint_id": checkpoint_id})
@@ -78,7 +78,7 @@ def fork(
         copy_elements(store, connection, source_key, locked.thread_key, spans)
     _copy_record(store, connection, config.thread_id, base, locked, checkpoint_id, run_id, digest, inside=inside)
     connection.execute(
-        copy_ledger(store.tables),
+        copy_ledger(store.tables, store.dialect),
         {
             "source": source_key,
             "target": locked.thread_key,
@@ -88,6 +88,14 @@ def fork(
         },
     )
     return made
+
+
+def _base(store: Store, connection: Connection, config: CheckpointConfig, made: str | None) -> Any | None:
+    """The row to fork. The latest is not what an earlier call of the same ``made``: repeating it changes nothing."""
+    rows = newest(store, connection, config, 2, extra=_COPIED)
+    if config.checkpoint_id is None and len(rows) > 1 and rows[0].checkpoint_id == made:
+        return rows[1]
+    return rows[0] if rows else None
 
 
 def _copy_record(

@@ -12,11 +12,13 @@ from hashlib import blake2b
 from types import SimpleNamespace
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, exists, select, update
+from sqlalchemy import Connection, Table, update
 
 from clew.codec import UntypedCodec
-from clew.errors import AlreadyExists, ClewError, Conflict, InvalidInput
+from clew.errors import ClewError, Conflict, InvalidInput
 from clew.records import AgentExecutionNode, CheckpointSource, RunStatus, TransferReport
+from clew.repository.arriving import ArrivedElements
+from clew.repository.copying import check_empty
 from clew.repository.exchange import (
     FORMAT,
     VERSION,
@@ -26,25 +28,25 @@ from clew.repository.exchange import (
     check_ids,
     check_namespace,
     load,
-    read_bytes,
     read_int,
     read_moment,
     row_of,
 )
+from clew.repository.expiry import expires_at
 from clew.repository.keys import check_id, check_label, check_thread_id, metadata_terms
 from clew.repository.locking import check_fence, lock_or_create
 from clew.repository.request import METADATA_SOURCE_AND_STEP, METADATA_STORED
 from clew.repository.scanning import WritePlace
+from clew.repository.soundness import readable
 from clew.repository.store import NO_FENCE, LockedThread, Store
-from clew.repository.verifying import readable
-from clew.structure import Kind, Span, SpanSet, encode_payload, runs_of, spans_of
-from clew.structure.segments import ROW_BYTES
+from clew.structure import Span
 
 __all__ = ["import_thread"]
 
+_LAST_SEQ: Final = 2**53
+"""Far below where sequence numbers end, so that the thread can go on."""
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _BATCH_ROWS: Final = 500
-_NOWHERE: Final = Span(-1, 0, 0)
 _MALFORMED: Final = (ClewError, ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError)
 _ORDER: Final = ("run", "elements", "checkpoint", "evidence", "write", "end")
 
@@ -99,42 +101,42 @@ def _begin(store: Store, connection: Connection, line: dict[str, Any], thread_id
     if row["ttl_us"] is not None:
         read_int("ttl_us", row["ttl_us"], 1, 2**55)
     name = check_thread_id(row.pop("thread_id") if thread_id is None else thread_id)
-    last_seq, activity = read_int("last_seq", line["last_seq"], 1), read_moment("activity", line["activity"])
+    last_seq = read_int("last_seq", line["last_seq"], 1, _LAST_SEQ)
+    activity = read_moment("activity", line["activity"])
+    expires_at(SimpleNamespace(**row, activity=activity))
     total = read_int("checkpoints", line["checkpoints"]) + read_int("elements", line["elements"])
     locked = _empty_thread(store, connection, name)
     threads, versions = store.tables.threads, store.tables.versions
     settings = {key: row[key] for key in ("created_at", "metadata", "expires_at", "ttl_us", "refresh_on_activity")}
     connection.execute(update(threads).where(threads.c.thread_key == locked.thread_key).values(settings))
     connection.execute(
-        update(versions).where(versions.c.thread_key == locked.thread_key).values(last_seq=last_seq, activity=activity)
+        update(versions)
+        .where(versions.c.thread_key == locked.thread_key)
+        .values(last_seq=locked.last_seq + last_seq, activity=activity)
     )
-    return _Incoming(store, connection, locked.thread_key, name, last_seq, total)
+    return _Incoming(store, connection, locked.thread_key, name, locked.last_seq, last_seq, total)
 
 
 def _empty_thread(store: Store, connection: Connection, thread_id: str) -> LockedThread:
     locked, created = lock_or_create(store, connection, thread_id, puts=0)
-    if created:
-        return locked
-    check_fence(store, locked, NO_FENCE, "import")
-    key = locked.thread_key
-    held = (store.tables.pending_writes, store.tables.runs)
-    if locked.last_seq or any(
-        connection.execute(select(exists().where(table.c.thread_key == key))).scalar() for table in held
-    ):
-        raise AlreadyExists(
-            f"import: thread {thread_id!r} is there already and not empty; delete it, or import under another id"
-        )
+    if not created:
+        check_fence(store, locked, NO_FENCE, "import")
+        check_empty(store, connection, locked, "import")
     return locked
 
 
 @dataclass(slots=True)
 class _Incoming:
-    """The rows that have come so far, and what later ones are held against."""
+    """The rows that have come so far, and what later ones are held against.
+
+    ``used`` are the sequence numbers that an emptied thread has used: one never names two checkpoints.
+    """
 
     store: Store
     connection: Connection
     thread_key: int
     thread_id: str
+    used: int
     last_seq: int
     total: int
     counts: Counts = field(default_factory=Counts)
@@ -144,14 +146,7 @@ class _Incoming:
     _pending: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     _pending_rows: int = 0
     _pending_bytes: int = 0
-    _row: list[bytes] = field(default_factory=list)
-    _row_at: Span = _NOWHERE
-    _row_bytes: int = 0
-    _stored: list[Span] = field(default_factory=list)
-    _pairs: list[Span] = field(default_factory=list)
-    _there: SpanSet = field(default_factory=SpanSet)
-    _tables: SpanSet = field(default_factory=SpanSet)
-    _named: set[Span] = field(default_factory=set)
+    _elements: ArrivedElements = field(default_factory=ArrivedElements)
     _ids: set[tuple[str, str]] = field(default_factory=set)
     _seqs: set[int] = field(default_factory=set)
     _last_run: str = ""
@@ -173,9 +168,11 @@ class _Incoming:
         if kind == "run":
             self._run(line[kind])
         elif kind == "elements":
-            self._elements(*line[kind])
+            log, start, texts = line[kind]
+            self._add_segments(self._elements.take(self._codec, log, start, texts))
+            self.counts.elements += len(texts)
         else:
-            self._close_row()
+            self._add_segments(self._elements.rest())
             if kind == "checkpoint":
                 self._checkpoint(line[kind], line.get("metadata"))
             elif kind == "evidence":
@@ -205,38 +202,8 @@ class _Incoming:
         self.counts.runs += 1
         self._add(self.store.tables.runs, row)
 
-    def _elements(self, log: Any, start: Any, texts: Any) -> None:
-        read_int("log", log, 0, 2**63 - 1)
-        read_int("position", start)
-        if not isinstance(texts, list) or not texts:
-            raise InvalidInput("elements must be a list that is not empty")
-        if (log, start) < self._row_at[::2]:
-            raise InvalidInput("elements must come in the order of their positions, each once")
-        for position, text in enumerate(texts, start=start):
-            element = read_bytes("element", text)
-            value = self._codec.decode(element)
-            if isinstance(value, list) and len(value) == 2 and _is_key(value[0]):
-                _extend(self._pairs, log, position)
-            if (log, position) != self._row_at[::2] or self._row_bytes + len(element) > ROW_BYTES:
-                self._close_row()
-                self._row_at = Span(log, position, position)
-            self._row.append(element)
-            self._row_bytes += len(element)
-            self._row_at = self._row_at._replace(end=position + 1)
-            _extend(self._stored, log, position)
-        self.counts.elements += len(texts)
-
-    def _close_row(self) -> None:
-        if self._row:
-            log, start, end = self._row_at
-            row = {"thread_key": self.thread_key, "log": log, "start": start, "count": end - start}
-            self._add(self.store.tables.segments, {**row, "payload": encode_payload(self._row)})
-            self._row, self._row_bytes = [], 0
-
     def _checkpoint(self, values: Any, metadata: Any) -> None:
         tables = self.store.tables
-        if self._stored:
-            self._there, self._tables, self._stored, self._pairs = SpanSet(self._stored), SpanSet(self._pairs), [], []
         row = row_of(tables.checkpoints, values, self.thread_key)
         if row["seq"] <= self._last_checkpoint or row["seq"] > self.last_seq:
             raise InvalidInput("checkpoints must come in the order of their seq, each once, up to the last_seq")
@@ -253,9 +220,9 @@ class _Incoming:
             raise InvalidInput("next_nodes must be the JSON text of a list of strings")
         if row["has_interrupts"] != (row["interrupts"] is not None):
             raise InvalidInput("has_interrupts contradicts its interrupts")
-        self._add(tables.checkpoints, row)
+        self._add(tables.checkpoints, {**row, "seq": self.used + row["seq"]})
         self._describe(row, metadata)
-        self._place(row)
+        self._elements.claim(readable(self._codec, SimpleNamespace(**row)))
         self.counts.checkpoints += 1
 
     def _describe(self, row: dict[str, Any], metadata: Any) -> None:
@@ -264,20 +231,8 @@ class _Incoming:
             raise InvalidInput("its metadata does not fit to its metadata_form")
         if stored:
             terms = metadata_terms(json.loads(metadata))
-            values = {"thread_key": self.thread_key, "seq": row["seq"], "terms": terms, "value": metadata}
+            values = {"thread_key": self.thread_key, "seq": self.used + row["seq"], "terms": terms, "value": metadata}
             self._add(self.store.tables.checkpoint_metadata, values)
-
-    def _place(self, row: dict[str, Any]) -> None:
-        root = readable(self._codec, SimpleNamespace(**row))
-        for run in runs_of(root):
-            if run.kind is Kind.TABLE and any(self._tables.covered(*s) != s.end - s.start for s in run.spans):
-                raise InvalidInput("elements of a table must be pairs of a key and a value")
-        fresh = set(spans_of(root)) - self._named
-        if any(self._there.covered(*span) != span.end - span.start for span in fresh):
-            raise InvalidInput("it names elements that have not come")
-        self._named |= fresh
-        if len(self._named) > 20_000:
-            self._named = set(SpanSet(self._named))
 
     def _evidence(self, values: Any) -> None:
         row = row_of(self.store.tables.resume_evidence, values, self.thread_key)
@@ -290,7 +245,7 @@ class _Incoming:
         if row["details"] is not None and not isinstance(self._codec.decode(row["details"]), dict):
             raise InvalidInput("details must be a mapping")
         self.counts.evidence += 1
-        self._add(self.store.tables.resume_evidence, row)
+        self._add(self.store.tables.resume_evidence, {**row, "seq": self.used + row["seq"]})
 
     def _write(self, values: Any) -> None:
         row = row_of(self.store.tables.pending_writes, values, self.thread_key)
@@ -319,11 +274,13 @@ class _Incoming:
         }
         if values != expected:
             raise InvalidInput("what came above is not what was exported: the counts or the digest do not match")
-        unnamed = SpanSet(self._there or self._stored)
-        unnamed.remove(SpanSet(self._named))
-        if unnamed:
-            raise InvalidInput("elements have come that no checkpoint names")
+        self._elements.check_all_claimed()
         self.ended = True
+
+    def _add_segments(self, rows: Iterable[tuple[Span, bytes]]) -> None:
+        for (log, start, end), payload in rows:
+            row = {"thread_key": self.thread_key, "log": log, "start": start, "count": end - start, "payload": payload}
+            self._add(self.store.tables.segments, row)
 
     def _add(self, table: Table, row: dict[str, Any]) -> None:
         self._pending.setdefault(table.name, []).append(row)
@@ -336,21 +293,6 @@ class _Incoming:
             if rows := self._pending.pop(table.name, None):
                 self.connection.execute(table.insert(), rows)
         self._pending_rows = self._pending_bytes = 0
-
-
-def _extend(spans: list[Span], log: int, position: int) -> None:
-    if spans and spans[-1].log == log and spans[-1].end == position:
-        spans[-1] = spans[-1]._replace(end=position + 1)
-    else:
-        spans.append(Span(log, position, position + 1))
-
-
-def _is_key(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def _is_strings(value: Any) -> bool:

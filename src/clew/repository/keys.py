@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
@@ -17,7 +18,9 @@ from clew.records import CheckpointSource
 
 __all__ = [
     "canonical_json",
+    "check_age",
     "check_id",
+    "check_instant",
     "check_label",
     "check_limit",
     "check_thread_id",
@@ -66,6 +69,28 @@ def check_limit(limit: int) -> int:
     return limit
 
 
+def check_age(name: str, value: timedelta) -> timedelta:
+    """``value``, if it is a time that has passed. Raises InvalidInput."""
+    if not isinstance(value, timedelta):
+        raise InvalidInput(f"{name} must be a timedelta, not {type(value).__name__}")
+    if value < timedelta(0):
+        raise InvalidInput(f"{name} must not be negative")
+    return value
+
+
+def check_instant(name: str, value: datetime) -> datetime:
+    """``value``, if it is an instant of the calendar, in UTC too. Raises InvalidInput."""
+    if not isinstance(value, datetime):
+        raise InvalidInput(f"{name} must be an instant (datetime), not {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise InvalidInput(f"{name} must have a time zone")
+    try:
+        value.astimezone(UTC)
+    except OverflowError as exc:
+        raise InvalidInput(f"{name} lies beyond the calendar in UTC") from exc
+    return value
+
+
 def fits_a_column(value: Any) -> bool:
     """Whether ``value`` is an integer of 64 bits, as columns are."""
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
@@ -73,7 +98,10 @@ def fits_a_column(value: Any) -> bool:
 
 def namespace_text(namespace: Iterable[str]) -> str:
     """The canonical JSON text of a namespace. Raises as ``check_id``."""
-    return _namespace_text(_parts(namespace))
+    try:
+        return _namespace_text(_parts(namespace))
+    except TypeError as exc:  # no iterable, or a part that has no hash
+        raise InvalidInput("namespace must be a sequence of strings") from exc
 
 
 def namespaces_below(namespace: Iterable[str]) -> tuple[str, str, str]:
@@ -125,7 +153,10 @@ def filter_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(metadata, Mapping):
         raise InvalidInput(f"metadata must map keys to the values they have, not be of type {type(metadata).__name__}")
     _check_json(dict(metadata), "metadata", 0)
-    return {key: canonical_json(value) for key, value in metadata.items()}
+    try:
+        return {key: canonical_json(value) for key, value in metadata.items()}
+    except ValueError as exc:  # an integer of more digits than the interpreter converts, which no metadata holds
+        raise Unserializable("metadata", str(exc)) from exc
 
 
 def _fitting(name: str, value: str, max_bytes: int) -> str:

@@ -18,6 +18,7 @@ from clew.records import CheckpointConfig, CheckpointMetadata, CheckpointSource,
 from clew.repository.keys import (
     canonical_json,
     check_id,
+    check_instant,
     check_limit,
     check_thread_id,
     filter_texts,
@@ -218,8 +219,7 @@ def _conditions(store: Store, filters: Filters) -> list[ColumnElement[bool]]:
         conditions.append(c.step == filters.step)
     for name, instant in (("created_before", filters.created_before), ("created_after", filters.created_after)):
         if instant is not None:
-            if instant.tzinfo is None:
-                raise InvalidInput(f"{name} must have a time zone")
+            check_instant(name, instant)
             conditions.append(c.created_at < instant if name == "created_before" else c.created_at > instant)
     if filters.before is not None:
         check_id("before", filters.before)

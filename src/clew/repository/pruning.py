@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Select, bindparam, select
 from clew.errors import InvalidInput
 from clew.records import CheckpointConfig, PruneReport
 from clew.repository.collecting import delete_seqs
-from clew.repository.keys import check_thread_id, namespace_of
+from clew.repository.keys import check_instant, check_thread_id, namespace_of
 from clew.repository.locking import check_fence, find_thread, lock_thread, undo_lock
 from clew.repository.store import NO_FENCE, Fence, Store
 from clew.tables import Tables
@@ -41,8 +41,7 @@ class Criteria:
                 raise InvalidInput(f"{name} must be a whole number of at least 0, not {number!r}")
         moment = self.newer_than
         if isinstance(moment, datetime):
-            if moment.tzinfo is None:
-                raise InvalidInput("newer_than must have a time zone")
+            check_instant("newer_than", moment)
         elif isinstance(moment, timedelta):
             if moment < timedelta(0):
                 raise InvalidInput("newer_than is an age and must not be negative")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, bindparam, select
 
-from clew.errors import AlreadyExists, NotFound, StaleHead
+from clew.errors import AlreadyExists, CorruptData, NotFound, StaleHead
 from clew.records import CheckpointConfig
 from clew.repository.collecting import delete_seqs
 from clew.repository.locking import check_fence, lock_or_create, undo_lock
@@ -29,6 +29,7 @@ from clew.repository.segments import (
     write_changes,
 )
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
+from clew.repository.together import named
 from clew.repository.writes import insert_writes
 from clew.structure import (
     Placement,
@@ -250,7 +251,11 @@ def _check_head(store: Store, connection: Connection, locked: LockedThread, put:
 def base_for(
     store: Store, connection: Connection, locked: LockedThread, request: PutRequest, memory: ThreadMemory | None
 ) -> Base:
-    """The parent if it is given and there, else the namespace's latest; from memory where that is still valid."""
+    """The parent if it is given and there, else the namespace's latest; from memory where that is still valid.
+
+    Raises:
+        CorruptData: naming the base, where it cannot be read.
+    """
     if memory is not None:
         known, form = memory.base(request.namespace, request.parent_id)
         if known:
@@ -267,11 +272,15 @@ def base_for(
         ).one_or_none()
     if row is None:
         return Base(None, Logs())
-    root = decode_manifest(row.manifest, row.spans)
-    spans = wanted([root])
-    segments = read_segments(store, connection, locked.thread_key, spans)
+    try:
+        root = decode_manifest(row.manifest, row.spans)
+        spans = wanted([root])
+        segments = read_segments(store, connection, locked.thread_key, spans)
+        base = with_elements(store.codec, root, SegmentMap(segments))
+    except CorruptData as exc:
+        raise named(exc, locked.thread_id, row.checkpoint_id) from exc.__cause__
     logs = read_logs(store, connection, locked.thread_key, {span.log for span in spans}, segments)
-    return Base(Remembered.of(row.seq, with_elements(store.codec, root, SegmentMap(segments))), logs)
+    return Base(Remembered.of(row.seq, base), logs)
 
 
 def _head(store: Store, connection: Connection, thread_key: int, namespace: str) -> Head:

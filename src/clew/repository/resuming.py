@@ -83,7 +83,10 @@ def list_boundaries(
 def resume_snapshot(
     store: Store, connection: Connection, run_id: str, thread_id: str | None = None
 ) -> ResumeSnapshot | None:
-    """The run with its latest checkpoint, evidence and writes as of one moment; None where there is no such run.
+    """The run with its latest checkpoint, evidence and writes as of one moment.
+
+    None where there is no such run, or no checkpoint of it is left. The state's conversation is the thread, in a copied
+    one too.
 
     Raises:
         InvalidInput: several threads hold a run of this id.
@@ -107,9 +110,11 @@ def resume_snapshot(
             read = _read(store, connection, config)
         if get_run(store, connection, run_id, thread_id) != run:
             continue
-        if read is None:
+        if latest is None:
             return None
-        checkpoint, writes = read
+        if read is None:  # deleted since it was found
+            continue
+        checkpoint, writes = _at_home(read[0]), read[1]
         return ResumeSnapshot.model_construct(
             run=run, config=config, checkpoint=checkpoint, writes=writes, to_run=_to_run(checkpoint, writes)
         )
@@ -146,6 +151,14 @@ def _read(
         where_it_is = f"checkpoint {stored.checkpoint_id!r} of thread {stored.thread_id!r}"
         raise CorruptData(f"{where_it_is} is not the agent checkpoint that its evidence says it is") from exc
     return checkpoint, found.pending_writes
+
+
+def _at_home(checkpoint: AgentCheckpoint) -> AgentCheckpoint:
+    """A copied thread's states name the thread that they came from, where who goes on from one would write to."""
+    if checkpoint.state.conversation_id == checkpoint.conversation_id:
+        return checkpoint
+    state = checkpoint.state.model_copy(update={"conversation_id": checkpoint.conversation_id})
+    return checkpoint.model_copy(update={"state": state})
 
 
 def _to_run(checkpoint: AgentCheckpoint, writes: tuple[PendingWrite, ...]) -> tuple[PendingActivation, ...]:

@@ -48,12 +48,14 @@ def changes_for(logs: Logs, appends: Iterable[Append], kept: Collection[int]) ->
     absorbed: list[tuple[int, int]] = []
     for append in appends:
         known = rows.get(append.log, ())
+        unread, known = _split(known)
         group = due(known) if not merged else None
-        if group is not None and all(row.elements is not None for row in known[group]):
+        if group is not None:
             whole = _merge(known[group])
             merged.append((append.log, whole))
             absorbed += [(append.log, row.start) for row in known[group][1:]]
             known = (*known[: group.start], whole, *known[group.stop :])
+        known = (*unread, *known)
         start = append.start
         for chunk in chunked(append.elements):
             row = Row(start, len(chunk), sum(map(len, chunk)), tuple(chunk))
@@ -125,6 +127,14 @@ def read_logs(
         row = Row(start, count, len(segment.body), segment.elements) if segment else Row(start, count, size)
         found.setdefault(log, []).append(row)
     return Logs({log: _tail(rows) for log, rows in found.items()})
+
+
+def _split(rows: tuple[Row, ...]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """(the rows up to the last one whose elements are not known, those behind it, which can be merged)."""
+    for index in range(len(rows) - 1, -1, -1):
+        if rows[index].elements is None:
+            return rows[: index + 1], rows[index + 1 :]
+    return (), rows
 
 
 def _merge(rows: Sequence[Row]) -> Row:

@@ -21,7 +21,7 @@ from clew.records import (
     StateSnapshot,
 )
 from clew.repository.fetching import StateReader, get_tuple
-from clew.repository.keys import check_limit, check_thread_id, namespace_text
+from clew.repository.keys import check_instant, check_limit, check_thread_id, namespace_text
 from clew.repository.lineage import newest, walk
 from clew.repository.listing import metadata_of
 from clew.repository.store import Store
@@ -78,9 +78,8 @@ def as_of(
     Raises:
         InvalidInput: an instant without a time zone.
     """
-    if when.tzinfo is None:
-        raise InvalidInput("when must have a time zone")
-    return _found(store, connection, thread_id, namespace, reader, _as_of(store.tables), {"at": when})
+    where = {"at": check_instant("when", when)}
+    return _found(store, connection, thread_id, namespace, reader, _as_of(store.tables), where)
 
 
 def at_step(
@@ -139,6 +138,8 @@ def channel_history(
     check_limit(limit)
     for _ in attempts():
         changes = _changes(store, connection, config, channel, limit)
+        if changes is None:
+            continue
         found = [(row, node) for row, node in changes if node is not None]
         if not found:
             return []
@@ -169,8 +170,10 @@ def channel_history(
 
 def _changes(
     store: Store, connection: Connection, config: CheckpointConfig, channel: str, limit: int
-) -> list[tuple[Any, Node | None]]:
+) -> list[tuple[Any, Node | None]] | None:
     """(row, the channel's form or None) wherever the form is another one than the parent's, newest first.
+
+    None where a checkpoint went between two batches, each of which has its own moment.
 
     The last is not an answer, only what its predecessor is compared with. One more than ``limit`` are looked for, since
     equal values may lie in different places.
@@ -181,7 +184,11 @@ def _changes(
     last: tuple[Any, Node | None] | None = None
     while at is not None and len(changes) <= limit:
         rows = walk(store, connection, at, _BATCH, extra=("spans", "manifest"))
-        at = None
+        full, at = len(rows) == _BATCH, None
+        if last is not None:  # the batch before ended here; its parent may be another one by now
+            if not rows or rows[0].seq != last[0].seq:
+                return None
+            del rows[0]
         for row in rows:
             if row.seq in seen:
                 return [*changes, *([last] if last else []), (None, None)]
@@ -191,8 +198,8 @@ def _changes(
             if last is not None and last[1] != node:
                 changes.append(last)
             last = (row, node)
-        if len(rows) == _BATCH and rows[-1].parent_checkpoint_id is not None:
-            at = config.model_copy(update={"checkpoint_id": rows[-1].parent_checkpoint_id})
+        if full and rows[-1].parent_checkpoint_id is not None:
+            at = config.model_copy(update={"checkpoint_id": rows[-1].checkpoint_id})
     changes += [last] if last else []
     return changes if at is not None else [*changes, (None, None)]
 

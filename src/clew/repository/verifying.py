@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
@@ -11,32 +11,26 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, bindparam, exists, select
 
 from clew.codec import Codec, UntypedCodec
-from clew.errors import ClewError, CorruptData
+from clew.errors import CorruptData
 from clew.records import CheckpointSource, Problem, ProblemKind, VerifyReport
 from clew.repository.keys import namespace_text
 from clew.repository.request import METADATA_STORED
 from clew.repository.scanning import checkpoints_in_order, segments_in_order, writes_in_order
+from clew.repository.soundness import UNREADABLE, read, readable, reason
 from clew.repository.store import Store
 from clew.structure import (
-    Inline,
-    Kind,
-    Node,
-    Run,
     Span,
     SpanSet,
-    decode_manifest,
     decode_payload,
     decode_spans,
     spans_of,
 )
 from clew.tables import Tables
 
-__all__ = ["MOST_PROBLEMS", "Findings", "orphans", "readable", "threads_to_verify", "verify_thread"]
+__all__ = ["MOST_PROBLEMS", "Findings", "orphans", "threads_to_verify", "verify_thread"]
 
 MOST_PROBLEMS: Final = 1000
 _BATCH: Final = 100
-_PACKED: Final = {"completed_tasks": 0, "interrupts": 3, "activations": 3, "barriers": 2}
-_UNREADABLE: Final = (ClewError, ValueError, TypeError, KeyError, RuntimeError, RecursionError)
 
 
 @dataclass(slots=True)
@@ -102,8 +96,8 @@ def verify_thread(
     findings.threads = 1
     try:
         _check(store, connection, thread_key, findings, before.last_seq if before else 2**63)
-    except _UNREADABLE as exc:  # a value that its column's type cannot make anything of
-        findings.add(ProblemKind.CHECKPOINT, "a row", f"a column cannot be read, the rest is unseen: {_reason(exc)}")
+    except UNREADABLE as exc:  # a value that its column's type cannot make anything of
+        findings.add(ProblemKind.CHECKPOINT, "a row", f"a column cannot be read, the rest is unseen: {reason(exc)}")
     after = connection.execute(statement, {"key": thread_key}).one_or_none()
     return findings if after == before else None
 
@@ -123,58 +117,6 @@ def orphans(store: Store, connection: Connection) -> Findings:
         for key in connection.execute(strays).scalars():
             findings.add(ProblemKind.ORPHAN, table.name, f"rows of thread key {key}, which is not there")
     return findings
-
-
-def readable(codec: Codec, row: Any) -> Node:
-    """The form of a checkpoint's row, once everything that is encoded in the row has been read; values are let go of.
-
-    Raises:
-        CorruptData: saying what cannot be read.
-    """
-    root: Node = _read("manifest", lambda: decode_manifest(row.manifest, row.spans))
-    spans = decode_spans(row.spans)
-    if any(span.start < 0 or span.end <= span.start or span.log < 0 for span in spans) or spans_of(root) != spans:
-        raise CorruptData("its manifest and its spans do not fit together")
-    _read("manifest", lambda: _check_node(codec, root))
-    for name, width in _PACKED.items():
-        data = getattr(row, name)
-        if data is not None and not _fits(_read(name, lambda data=data: codec.decode(data)), width):  # type: ignore[misc]
-            raise CorruptData(f"{name} is not a list of what it should hold")
-    return root
-
-
-def _check_node(codec: Codec, node: Node) -> None:
-    if isinstance(node, Inline):
-        codec.decode(node.data)
-    elif isinstance(node, Run):
-        if node.kind is Kind.LEAF and node.count != 1:
-            raise CorruptData("a leaf has not exactly one element")
-    else:
-        if len(node.keys) != len(node.children) or not all(isinstance(key, str) for key in node.keys):
-            raise CorruptData("the keys of a record do not fit")
-        for child in node.children:
-            _check_node(codec, child)
-
-
-def _fits(value: Any, width: int) -> bool:
-    """Whether it is a list of strings (``width`` 0), or of lists of so many that begin with one."""
-    if not isinstance(value, list):
-        return False
-    if not width:
-        return all(isinstance(item, str) for item in value)
-    return all(isinstance(item, list) and len(item) == width and isinstance(item[0], str) for item in value)
-
-
-def _read(name: str, read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except _UNREADABLE as exc:
-        raise CorruptData(f"{name} cannot be read: {_reason(exc)}") from exc
-
-
-def _reason(exc: BaseException) -> str:
-    """What a message may say: ours names no payload, another library's might."""
-    return str(exc) if isinstance(exc, ClewError) else type(exc).__name__
 
 
 def _check(store: Store, connection: Connection, thread_key: int, findings: Findings, last_seq: int) -> None:
@@ -217,7 +159,7 @@ def _spans_of_damaged(row: Any) -> list[Span]:
     """What the row still says that it names: a damaged manifest does not make its elements unreachable."""
     try:
         return [span for span in decode_spans(row.spans) if span.start < span.end]
-    except _UNREADABLE:
+    except UNREADABLE:
         return []
 
 
@@ -236,8 +178,8 @@ def _described(store: Store, connection: Connection, thread_key: int, findings: 
             found.add(row.seq)
             try:
                 json.loads(row.value)
-            except _UNREADABLE as exc:
-                what = f"the metadata of seq {row.seq} cannot be read: {_reason(exc)}"
+            except UNREADABLE as exc:
+                what = f"the metadata of seq {row.seq} cannot be read: {reason(exc)}"
                 findings.add(ProblemKind.CHECKPOINT, store.tables.checkpoint_metadata.name, what)
         after = rows[-1].seq
     return found
@@ -255,7 +197,7 @@ def _contradictions(row: Any, last_seq: int) -> Iterable[str]:
             yield "its namespace is not in canonical form"
         if row.next_nodes is not None and not isinstance(json.loads(row.next_nodes), list):
             yield "next_nodes is not a list"
-    except _UNREADABLE:
+    except UNREADABLE:
         yield "its namespace or next_nodes cannot be read"
 
 
@@ -285,9 +227,9 @@ def _check_segments(
         missing.remove([Span(row.log, row.start, row.start + row.count)])
         try:
             segment = decode_payload(row.log, row.start, row.count, row.payload)
-            _read("an element", lambda segment=segment: codec.decode_many(segment.count, [segment.body]))  # type: ignore[misc]
-        except _UNREADABLE as exc:
-            findings.add(ProblemKind.SEGMENT, where, _reason(exc))
+            read("an element", lambda segment=segment: codec.decode_many(segment.count, [segment.body]))  # type: ignore[misc]
+        except UNREADABLE as exc:
+            findings.add(ProblemKind.SEGMENT, where, reason(exc))
     for log, mark in marks.items():
         if log not in filled:
             findings.add(ProblemKind.UNREACHABLE, f"log {log}, the mark at {mark}", "the log has no other row")
@@ -313,11 +255,11 @@ def _check_writes(store: Store, connection: Connection, thread_key: int, codec: 
         findings.writes += 1
         try:
             codec.decode(row.payload)
-        except _UNREADABLE as exc:
+        except UNREADABLE as exc:
             where = (
                 f"write ({row.task_id!r}, {row.idx}) of checkpoint {row.checkpoint_id!r} (namespace {row.namespace})"
             )
-            findings.add(ProblemKind.WRITE, where, f"its payload cannot be read: {_reason(exc)}")
+            findings.add(ProblemKind.WRITE, where, f"its payload cannot be read: {reason(exc)}")
 
 
 def _threads_row(store: Store, connection: Connection, thread_key: int) -> bool:

@@ -80,9 +80,14 @@ def with_elements(codec: Codec, root: Node, segments: SegmentMap) -> Node:
 
 
 def select_channels(root: Node, channels: Collection[str] | None) -> Node:
-    """The form with only the named top-level keys, in its own order. All of it for None, or where it has no keys."""
-    if channels is None or not isinstance(root, Record):
+    """The form with only the named top-level keys, in its own order. All of it for None, or where it has no keys.
+
+    A table stays whole, for its keys lie among its elements; it loses its name, and is read as a plain dict.
+    """
+    if channels is None or not isinstance(root, Record | Run):
         return root
+    if isinstance(root, Run):
+        return replace(root, name=None)
     kept = [(key, child) for key, child in zip(root.keys, root.children, strict=True) if key in channels]
     return Record(None, tuple(key for key, _ in kept), tuple(child for _, child in kept))
 
