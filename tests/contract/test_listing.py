@@ -10,6 +10,8 @@ import pytest
 import clew
 from clew import Checkpoint, CheckpointSource, Interrupt
 
+from probe import Probe
+
 
 def made(checkpoint_id: str, metadata: Any = None, thread_id: str = "t", **fields: Any) -> Checkpoint[Any]:
     given = {} if metadata is None else {"metadata": metadata}
@@ -389,3 +391,13 @@ async def test_a_thread_is_found_with_its_number_of_checkpoints(checkpointer: An
     thread = await checkpointer.get_thread("t")
     assert (thread.thread_id, thread.checkpoint_count, thread.metadata, thread.expires_at) == ("t", 3, None, None)
     assert thread.updated_at == (await checkpointer.list("t", limit=1)).items[0].created_at
+
+
+async def test_a_source_that_a_newer_clew_wrote_is_an_error_that_names_the_checkpoint(
+    checkpointer: Any, probe: Probe
+) -> None:
+    await checkpointer.put(clew.Checkpoint(thread_id="t", checkpoint_id="c1", state=1))
+    with probe.connection() as connection:
+        connection.execute(probe.tables.checkpoints.update().values(source="rewind"))
+    with pytest.raises(clew.CorruptData, match=r"checkpoint 'c1' of thread 't': its source 'rewind' is not known here"):
+        await checkpointer.list("t")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Connection, Select, and_, bindparam, literal, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from clew.errors import InvalidInput
+from clew.errors import CorruptData, InvalidInput
 from clew.records import CheckpointConfig, CheckpointMetadata, CheckpointSource, ForkOrigin, Page
 from clew.repository.keys import (
     canonical_json,
@@ -157,11 +157,20 @@ def metadata_of(thread_id: str, row: Any) -> CheckpointMetadata:
         namespace=namespace_of(row.namespace),
         next_nodes=tuple(json.loads(row.next_nodes)) if row.next_nodes is not None else (),
         has_interrupts=row.has_interrupts,
-        source=CheckpointSource(row.source),
+        source=_source_of(thread_id, row),
         step=row.step,
         created_at=row.created_at,
         fork_origin=origin,
     )
+
+
+def _source_of(thread_id: str, row: Any) -> CheckpointSource:
+    source = CheckpointSource.parse(row.source)
+    if source is None:
+        raise CorruptData(
+            f"checkpoint {row.checkpoint_id!r} of thread {thread_id!r}: its source {row.source!r} is not known here"
+        )
+    return source
 
 
 def encode_cursor(kind: str, *parts: Any) -> str:
