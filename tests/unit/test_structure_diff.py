@@ -96,6 +96,15 @@ def test_the_differences_of_two_lists_make_the_one_of_the_other(states: list[lis
         assert (found == []) == (states[before] == states[after])
 
 
+def test_equal_lists_whose_elements_lie_crosswise_do_not_differ() -> None:
+    thread = Thread()
+    zero, one = "element 0 " * 6, "element 1 " * 6
+    first = thread.put({"m": [one] * 5 + [zero, one, zero]})
+    thread.put({"m": [zero] * 5})
+    third = thread.put({"m": [one] * 5 + [zero, one, zero]})
+    assert thread.diff(first, third) == thread.diff(third, first) == []
+
+
 @given(
     st.lists(st.dictionaries(st.integers(0, 90).map(str), st.integers(0, 3), max_size=90), min_size=2, max_size=4),
 )

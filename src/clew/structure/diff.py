@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from clew.codec import Codec
@@ -18,6 +19,9 @@ from clew.structure.nodes import Inline, Kind, Node, Record, Run, Span, spans_of
 from clew.structure.reading import SegmentMap, decode
 
 __all__ = ["Gap", "Place", "differences", "gaps_between", "places", "same"]
+
+
+_FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +125,18 @@ def same(before: Node | None, after: Node | None, segments: SegmentMap) -> bool:
 
 
 def gaps_between(before: Sequence[Span], after: Sequence[Span], *, one_thread: bool = True) -> list[Gap]:
-    """The stretches between the spans that both have in the same order; the heaviest choice where they are moved."""
+    """The stretches between the spans that both have in the same order; the heaviest choice where they are moved.
+
+    Equal elements may lie in different places, so that two equal lists share spans crosswise. Where staying in place
+    is nearly as good a choice, it is taken: then equal lists are seen to be equal, for a few more elements read.
+    """
     left, right = _cut(before, after), _cut(after, before)
     anchors = _aligned(left, right, lambda span: span.end - span.start) if one_thread else []
+    if anchors and _length(before) == _length(after):
+        staying = _staying(left, right)
+        total, moved, stayed = _length(left), _length(left[i] for i, _ in anchors), _length(left[i] for i, _ in staying)
+        if total - stayed <= 2 * (total - moved) + _FEW:
+            anchors = staying
     found: list[Gap] = []
     before_at = after_at = i = j = 0
     for at, to in [*anchors, (len(left), len(right))]:
@@ -159,6 +172,17 @@ def _cut(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
         for low, high in zip([start, *inner], [*inner, end], strict=True):
             pieces.append(Span(log, low, high))
     return pieces
+
+
+def _staying(left: Sequence[Span], right: Sequence[Span]) -> list[tuple[int, int]]:
+    """Pairs of positions with equal spans that begin with the same element of the list on both sides."""
+    starts = {start: position for position, start in enumerate(_starts(right))}
+    pairs = [(position, starts.get(start)) for position, start in enumerate(_starts(left))]
+    return [(at, to) for at, to in pairs if to is not None and left[at] == right[to]]
+
+
+def _starts(spans: Sequence[Span]) -> Iterator[int]:
+    return accumulate((span.end - span.start for span in spans[:-1]), initial=0)
 
 
 def _aligned(
