@@ -145,8 +145,10 @@ class Memory:
 
         A thread with large states is remembered by its newest alone.
         """
-        memory = memory.fitted(self.max_bytes // 4)
         size = memory.size
+        if size > self.max_bytes // 4:
+            memory = memory.fitted(self.max_bytes // 4)
+            size = memory.size
         with self._lock:
             known = self._threads.get(thread_id)
             if known is not None and (known[0].thread_key, known[0].version) > (memory.thread_key, memory.version):
