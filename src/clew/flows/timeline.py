@@ -24,6 +24,7 @@ from clew.records import (
     ThreadTree,
 )
 from clew.repository import Fence, Reducer
+from clew.repository.keys import namespace_parts
 
 __all__ = ["TimelineFlows", "state_update"]
 
@@ -41,10 +42,10 @@ class TimelineFlows:
         return self._read(repository.state_history, config, limit, before, reader=self.core.reader)
 
     def as_of(self, thread_id: str, when: datetime, namespace: Iterable[str]) -> Step[StateSnapshot[Any] | None]:
-        return self._read(repository.as_of, thread_id, when, _parts(namespace), reader=self.core.reader)
+        return self._read(repository.as_of, thread_id, when, namespace_parts(namespace), reader=self.core.reader)
 
     def at_step(self, thread_id: str, step: int, namespace: Iterable[str]) -> Step[StateSnapshot[Any] | None]:
-        return self._read(repository.at_step, thread_id, step, _parts(namespace), reader=self.core.reader)
+        return self._read(repository.at_step, thread_id, step, namespace_parts(namespace), reader=self.core.reader)
 
     def channel_history(self, config: CheckpointConfig, channel: str, limit: int) -> Step[list[ChannelValue]]:
         return self._read(repository.channel_history, config, channel, limit)
@@ -62,13 +63,13 @@ class TimelineFlows:
         return self._read(repository.children, config)
 
     def heads(self, thread_id: str, namespace: Iterable[str]) -> Step[list[CheckpointMetadata]]:
-        return self._read(repository.heads, thread_id, _parts(namespace))
+        return self._read(repository.heads, thread_id, namespace_parts(namespace))
 
     def common_ancestor(self, one: CheckpointConfig, other: CheckpointConfig) -> Step[CheckpointMetadata | None]:
         return self._read(repository.common_ancestor, one, other)
 
     def tree(self, thread_id: str, namespace: Iterable[str] | None) -> Step[ThreadTree]:
-        return self._read(repository.tree, thread_id, None if namespace is None else _parts(namespace))
+        return self._read(repository.tree, thread_id, None if namespace is None else namespace_parts(namespace))
 
     def fork(
         self,
@@ -140,9 +141,3 @@ def state_update(update: Any, as_node: str | None, next_nodes: Iterable[str] | N
         return StateUpdate(update=update, as_node=as_node, next_nodes=nodes)
     except ValidationError as exc:
         raise InvalidInput("as_node must be a string and next_nodes strings") from exc
-
-
-def _parts(namespace: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(namespace, str):
-        raise InvalidInput("namespace must be a sequence of strings, not one string")
-    return tuple(namespace)

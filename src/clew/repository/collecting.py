@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Delete, Select, bindparam, delete, or_, select, update
 
 from clew.dialects import Dialect
+from clew.repository.segments import drop_rows
 from clew.repository.store import Store
 from clew.structure import Span, SpanSet, decode_spans, log_bytes, spans_within
 from clew.tables import Tables
@@ -171,7 +172,7 @@ def _delete_dead(
         tip = max(start + count for start, count in placed)
         if any(start + count == tip for start, count in placed if start == starts[-1]):
             tips.append((log, tip))
-    connection.execute(_drop(store.tables), [{"key": thread_key, "in_log": log, "at": start} for log, start in gone])
+    drop_rows(store, connection, thread_key, gone)
     if tips:
         connection.execute(
             store.dialect.insert(store.tables.segments).on_conflict_do_nothing(
@@ -298,14 +299,6 @@ def _move(tables: Tables) -> Any:
         update(tables.checkpoints)
         .where(c.thread_key == bindparam("key"), c.seq == bindparam("at"))
         .values(parent_checkpoint_id=bindparam("parent"))
-    )
-
-
-@cache
-def _drop(tables: Tables) -> Delete:
-    s = tables.segments.c
-    return delete(tables.segments).where(
-        s.thread_key == bindparam("key"), s.log == bindparam("in_log"), s.start == bindparam("at")
     )
 
 

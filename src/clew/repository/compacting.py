@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Delete, Select, bindparam, delete, func, select
+from sqlalchemy import Connection, Select, bindparam, func, select
 
 from clew.dialects import Dialect
 from clew.records import CompactReport
 from clew.repository.keys import check_thread_id
 from clew.repository.locking import check_fence, lock_thread, no_such_thread, undo_lock
 from clew.repository.scanning import live_spans, segments_in_order
+from clew.repository.segments import drop_rows
 from clew.repository.store import NO_FENCE, Fence, Store
 from clew.structure import SpanSet, decode_payload, encode_payload
 from clew.structure.segments import ROW_BYTES
@@ -169,12 +170,9 @@ class _Changes:
         self._add(log, tip, 0, b"")
 
     def write(self) -> None:
-        connection, tables = self.connection, self.store.tables
-        if self._dropped:
-            rows = [{"key": self.thread_key, "in_log": log, "at": start} for log, start in self._dropped]
-            connection.execute(_drop(tables), rows)
+        drop_rows(self.store, self.connection, self.thread_key, self._dropped)
         if self._added:
-            connection.execute(tables.segments.insert(), self._added)
+            self.connection.execute(self.store.tables.segments.insert(), self._added)
         self.made = self.made or bool(self._dropped or self._added)
         self._dropped, self._added, self._size = {}, [], 0
 
@@ -214,11 +212,3 @@ def _weighed(tables: Tables, dialect: Dialect) -> Select[Any]:
     total = func.coalesce(func.sum(dialect.size(s.payload)), 0)
     columns: list[Any] = [func.count().label("rows"), total.label("bytes")]
     return select(*columns).where(s.thread_key == bindparam("key"))
-
-
-@cache
-def _drop(tables: Tables) -> Delete:
-    s = tables.segments.c
-    return delete(tables.segments).where(
-        s.thread_key == bindparam("key"), s.log == bindparam("in_log"), s.start == bindparam("at")
-    )

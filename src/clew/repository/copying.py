@@ -29,14 +29,13 @@ from clew.errors import AlreadyExists, Contention, InvalidInput
 from clew.repository.keys import check_thread_id
 from clew.repository.locking import check_fence, create_thread, find_thread, lock_thread, no_such_thread
 from clew.repository.segments import read_segments
-from clew.repository.store import Fence, LockedThread, Store
+from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.structure import Segment, Span, SpanSet, decode_spans, encode_payload
 from clew.tables import Tables
 
 __all__ = ["check_empty", "copy_elements", "copy_thread", "lock_two"]
 
 _ATTEMPTS = 5
-_NO_FENCE = Fence()
 
 
 def copy_thread(
@@ -46,7 +45,7 @@ def copy_thread(
     target: str,
     *,
     latest_only: bool = False,
-    fence: Fence = _NO_FENCE,
+    fence: Fence = NO_FENCE,
 ) -> int:
     """Copy everything of a thread, or the latest of each namespace, into one that is empty; how many checkpoints.
 

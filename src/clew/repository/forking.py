@@ -16,7 +16,7 @@ from clew.repository.keys import check_id, metadata_terms, metadata_text, namesp
 from clew.repository.lineage import newest, no_such_checkpoint
 from clew.repository.locking import check_fence, lock_thread, undo_lock
 from clew.repository.request import METADATA_STORED, described_by, metadata_form
-from clew.repository.store import Fence, LockedThread, Store
+from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.structure import SpanSet, decode_spans
 from clew.tables import Moment, Tables
 
@@ -33,7 +33,7 @@ def fork(
     *,
     thread_id: str | None = None,
     run_id: str | None = None,
-    fence: Fence = Fence(),  # noqa: B008  immutable
+    fence: Fence = NO_FENCE,
 ) -> CheckpointConfig:
     """Copy a checkpoint within its thread, as its child, or as a root into another thread that is empty.
 

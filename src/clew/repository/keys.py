@@ -28,6 +28,7 @@ __all__ = [
     "metadata_terms",
     "metadata_text",
     "namespace_of",
+    "namespace_parts",
     "namespace_text",
     "namespaces_below",
 ]
@@ -96,10 +97,17 @@ def fits_a_column(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
+def namespace_parts(namespace: Iterable[str]) -> tuple[str, ...]:
+    """The namespace as a tuple, which an iterator can be read into once. Raises InvalidInput for a single string."""
+    if isinstance(namespace, str):
+        raise InvalidInput("namespace must be a sequence of strings, not one string")
+    return tuple(namespace)
+
+
 def namespace_text(namespace: Iterable[str]) -> str:
     """The canonical JSON text of a namespace. Raises as ``check_id``."""
     try:
-        return _namespace_text(_parts(namespace))
+        return _namespace_text(namespace_parts(namespace))
     except TypeError as exc:  # no iterable, or a part that has no hash
         raise InvalidInput("namespace must be a sequence of strings") from exc
 
@@ -169,12 +177,6 @@ def _fitting(name: str, value: str, max_bytes: int) -> str:
     if size > max_bytes:
         raise InvalidInput(f"{name} may take at most {max_bytes} bytes, this one takes {size}")
     return value
-
-
-def _parts(namespace: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(namespace, str):
-        raise InvalidInput("namespace must be a sequence of strings, not one string")
-    return tuple(namespace)
 
 
 @lru_cache(maxsize=4096)

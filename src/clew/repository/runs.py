@@ -19,7 +19,7 @@ from clew.repository.evidence import USAGE, usage_of
 from clew.repository.keys import check_id, check_limit, check_thread_id, fits_a_column, namespace_of
 from clew.repository.listing import decode_cursor, encode_cursor
 from clew.repository.locking import check_fence, lock_thread, undo_lock
-from clew.repository.store import Fence, LockedThread, Store
+from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import EPOCH, MICROSECOND, Tables
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
 TEXT_BYTES: Final = 1_000_000
 """The most that an error or a suspend reason may take."""
 
-_NO_FENCE = Fence()
 _UNFINISHED = tuple(status for status in RunStatus if not status.is_finished)
 
 
@@ -132,7 +131,7 @@ def finish_run(
     status: RunStatus,
     error: str | None,
     thread_id: str | None = None,
-    fence: Fence = _NO_FENCE,
+    fence: Fence = NO_FENCE,
 ) -> Run:
     """The run, finished as ``status``; a repetition changes nothing and succeeds.
 

@@ -24,7 +24,7 @@ from clew.structure import (
 )
 from clew.tables import Tables
 
-__all__ = ["LogChanges", "changes_for", "read_logs", "read_segments", "write_changes"]
+__all__ = ["LogChanges", "changes_for", "drop_rows", "read_logs", "read_segments", "write_changes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,7 @@ def write_changes(store: Store, connection: Connection, thread_key: int, changes
                 for log, row in changes.merged
             ],
         )
-    if changes.absorbed:
-        connection.execute(
-            _drop(store.tables), [{"key": thread_key, "in_log": log, "at": at} for log, at in changes.absorbed]
-        )
+    drop_rows(store, connection, thread_key, changes.absorbed)
     if changes.added:
         connection.execute(
             store.tables.segments.insert(),
@@ -88,6 +85,12 @@ def write_changes(store: Store, connection: Connection, thread_key: int, changes
                 for log, row in changes.added
             ],
         )
+
+
+def drop_rows(store: Store, connection: Connection, thread_key: int, places: Collection[tuple[int, int]]) -> None:
+    """Delete the rows at these places, each a log and the row's first position."""
+    if places:
+        connection.execute(_drop(store.tables), [{"key": thread_key, "in_log": log, "at": at} for log, at in places])
 
 
 def encoded(row: Row) -> bytes:
