@@ -225,6 +225,21 @@ def test_the_offline_sql_makes_the_same_schema_on_postgres(
 # What they refuse
 
 
+def test_a_postgres_connection_without_a_transaction_is_refused(empty_postgres_url: str) -> None:
+    with opened(empty_postgres_url).connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with pytest.raises(InvalidInput, match="AUTOCOMMIT"):
+            migrate.upgrade(connection)
+        assert tables(connection) == set()
+
+
+async def test_an_asyncpg_connection_without_a_transaction_is_refused(empty_postgres_url: str) -> None:
+    engine = create_async_engine(async_url(empty_postgres_url), poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    async with engine.connect() as connection:
+        with pytest.raises(InvalidInput, match="AUTOCOMMIT"):
+            await connection.run_sync(migrate.upgrade)
+        assert await connection.run_sync(migrate.current) is None
+
+
 def test_an_empty_database_is_behind_and_the_command_is_named(empty: Engine) -> None:
     with empty.connect() as connection, pytest.raises(SchemaMismatch, match=r"run `clew migrate`") as refused:
         migrate.check(connection)

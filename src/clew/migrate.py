@@ -57,7 +57,7 @@ def upgrade(connection: Connection, *, schema: str | None = None, to: str = "hea
 
     Raises:
         SchemaMismatch: the database is ahead of this version of clew, or its tables are not clew's.
-        InvalidInput: ``to`` is no revision, or ``schema`` was given for SQLite.
+        InvalidInput: ``to`` is no revision, ``schema`` was given for SQLite, or the connection is in AUTOCOMMIT.
     """
     target = _revision(to, head=True)
     if _rank(current(connection, schema)) >= _rank(target):
@@ -75,7 +75,7 @@ def downgrade(connection: Connection, *, schema: str | None = None, to: str = "b
 
     Raises:
         SchemaMismatch: the database is ahead of this version of clew, or its tables are not clew's.
-        InvalidInput: ``to`` is no revision, or ``schema`` was given for SQLite.
+        InvalidInput: ``to`` is no revision, ``schema`` was given for SQLite, or the connection is in AUTOCOMMIT.
     """
     target = _revision(to, head=False)
     if _rank(current(connection, schema)) <= _rank(target):
@@ -181,10 +181,19 @@ def prepare(connection: Connection, schema: str | None = None) -> None:
     """Wait until no other process migrates this schema, and create it if it is missing.
 
     What is waited for ends with the connection's transaction, as this one's turn does.
+
+    Raises:
+        InvalidInput: there is no transaction, the connection being in AUTOCOMMIT (Postgres).
     """
     if connection.dialect.name == "sqlite":
         _begin_immediate(connection)
         return
+    driver: Any = connection.connection.dbapi_connection
+    if getattr(driver, "autocommit", False):
+        raise InvalidInput(
+            "migrations take a transaction, and this connection is in AUTOCOMMIT: neither their turn nor what they did"
+            " so far would hold; use a connection that is not"
+        )
     key = int.from_bytes(blake2b(f"clew migrate {schema or ''}".encode(), digest_size=8).digest(), signed=True)
     connection.execute(text("SELECT pg_advisory_xact_lock(CAST(:key AS bigint))"), {"key": key})
     # CREATE SCHEMA IF NOT EXISTS asks for the privilege to create one even where there is nothing to create.
