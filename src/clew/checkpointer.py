@@ -184,20 +184,21 @@ class Checkpointer(Generic[State]):
             timeout_s=timeout_s,
             pgbouncer=pgbouncer,
         )
-        opened = cls(
-            open_sync(url, options),
-            migrate=migrate or parse(url).in_memory,
-            schema=schema,
-            state_type=state_type,
-            types=types,
-            codec=codec,
-            leases=leases,
-            memory_bytes=memory_bytes,
-        )
+        database = open_sync(url, options)
         try:
+            opened = cls(
+                database,
+                migrate=migrate or parse(url).in_memory,
+                schema=schema,
+                state_type=state_type,
+                types=types,
+                codec=codec,
+                leases=leases,
+                memory_bytes=memory_bytes,
+            )
             opened._driver.make_ready()
         except BaseException:
-            opened.close()
+            database.close()
             raise
         return opened
 
@@ -371,7 +372,8 @@ class Checkpointer(Generic[State]):
         ``namespace`` is exact, ``under`` is a namespace with everything below it, and None means all of them.
         ``before`` and ``after`` are checkpoint ids (of ``namespace``, else of the root one), excluded like the instants
         ``created_before`` and ``created_after``. ``metadata`` names top-level keys and whole values: ``True`` is not
-        ``1``, ``1`` is not ``1.0``, and None matches a stored null only. An unknown thread has an empty page.
+        ``1``, ``1`` is not ``1.0``, and None matches a stored null only. Of an unknown thread, and around an id that is
+        not there, the page is empty.
 
         Raises:
             InvalidInput: a limit out of range, a cursor of another thread or order, an instant without a time zone.

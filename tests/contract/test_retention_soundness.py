@@ -8,8 +8,10 @@ import ormsgpack
 import pytest
 from sqlalchemy import delete, insert, select, update
 
-from clew import Checkpoint, CheckpointConfig, NotFound, PendingWrite, ProblemKind, VerifyReport
+from clew import Checkpoint, CheckpointConfig, CorruptData, NotFound, PendingWrite, ProblemKind, VerifyReport
 
+from agents import boundary
+from awaiting import executor
 from probe import Probe
 
 
@@ -122,6 +124,61 @@ async def test_a_row_that_could_be_read_but_not_used_is_named(checkpointer: Any,
     assert await found(checkpointer) == [
         (ProblemKind.CHECKPOINT, f"checkpoint 'c{number}' (namespace [], seq {number})") for number in (1, 2, 3)
     ]
+
+
+async def test_a_run_and_evidence_that_cannot_be_read_or_contradict_themselves_are_named(
+    checkpointer: Any, probe: Probe
+) -> None:
+    committing = executor(checkpointer)
+    for step in range(3):
+        await committing.checkpoint(boundary(step))
+    await committing.checkpoint(boundary(3, run_id="r2"))
+    await committing.checkpoint(boundary(4, run_id="r3"))
+    assert await found(checkpointer) == []
+    r, e = probe.tables.runs, probe.tables.resume_evidence
+    damage(
+        probe,
+        update(r).where(r.c.run_id == "r").values(status="resting"),
+        update(r).where(r.c.run_id == "r2").values(status="completed"),
+        update(r).where(r.c.run_id == "r3").values(requests=-1),
+        update(e).where(e.c.seq == 1).values(node="lunch"),
+        update(e).where(e.c.seq == 2).values(details=ormsgpack.packb([1])),
+        update(e).where(e.c.seq == 3).values(run_step=-1),
+    )
+    assert await found(checkpointer) == [
+        (ProblemKind.RUN, "clew_resume_evidence"),
+        (ProblemKind.RUN, "clew_resume_evidence"),
+        (ProblemKind.RUN, "clew_resume_evidence"),
+        (ProblemKind.RUN, "run 'r'"),
+        (ProblemKind.RUN, "run 'r2'"),
+        (ProblemKind.RUN, "run 'r3'"),
+    ]
+
+
+async def test_a_damaged_run_or_evidence_is_named_where_it_is_read(checkpointer: Any, probe: Probe) -> None:
+    committing = executor(checkpointer)
+    for step in range(2):
+        await committing.checkpoint(boundary(step))
+    r, e = probe.tables.runs, probe.tables.resume_evidence
+    damage(probe, update(e).where(e.c.seq == 2).values(status="resting"))
+    with pytest.raises(CorruptData, match="checkpoint 'ck1' of thread 't': the columns of resume evidence"):
+        await checkpointer.runs.boundaries("r")
+    with pytest.raises(CorruptData, match="checkpoint 'ck1' of thread 't': the columns of resume evidence"):
+        await checkpointer.runs.resume_snapshot("r")
+    damage(probe, update(r).values(status="resting"))
+    for read in (checkpointer.runs.get("r"), checkpointer.runs.list(), checkpointer.runs.finish("r", "cancelled")):
+        with pytest.raises(CorruptData, match="run 'r' of thread 't': its row holds no run"):
+            await read
+
+
+async def test_looking_back_names_the_checkpoint_that_misses_an_element(checkpointer: Any, probe: Probe) -> None:
+    await chain(checkpointer, 3)
+    s = probe.tables.segments
+    damage(probe, delete(s).where(s.c.start == 1))
+    with pytest.raises(CorruptData, match="checkpoint 'c3' of thread 't'"):
+        await checkpointer.timeline.state_history("t")
+    with pytest.raises(CorruptData, match="checkpoint 'c2' of thread 't'"):
+        await checkpointer.timeline.state_history("t", checkpoint_id="c2")
 
 
 async def test_only_so_many_problems_are_kept_but_all_are_counted(checkpointer: Any, probe: Probe) -> None:

@@ -12,6 +12,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
@@ -81,6 +82,8 @@ class SyncDatabase:
         self._own = own
         self._timeout_s = timeout_s
         self._anchor = anchor
+        if anchor is not None:
+            weakref.finalize(self, anchor.close)  # nobody closes a checkpointer whose other options were refused
         self._pid = os.getpid()
         # SQLite's own waiting is polling, up to 100 ms apart and in no order: within the process writers queue here.
         self._gate = threading.Lock() if own and self.dialect == "sqlite" and not engine.dialect.is_async else None

@@ -58,7 +58,7 @@ class Timeline:
         """Snapshots with their states, newest first, at most ``limit`` (1 to 10,000).
 
         All of the namespace in the order of their commits, branches included, those before the checkpoint ``before``
-        where it is given; or with ``checkpoint_id`` that checkpoint and its ancestors.
+        where it is given, and none where that is not there; or with ``checkpoint_id`` that one and its ancestors.
 
         What several states have in common is read and decoded once, and **shared: treat these snapshots as read-only**,
         or ``copy.deepcopy`` what you want to change. Lists and records are each snapshot's own, their elements are not.

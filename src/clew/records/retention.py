@@ -47,6 +47,8 @@ class ProblemKind(StrEnum):
     """A segment's row of which no checkpoint names an element."""
     WRITE = "write"
     """A pending write cannot be read."""
+    RUN = "run"
+    """A run's record, or the resume evidence of a checkpoint, cannot be read or contradicts itself."""
     ORPHAN = "orphan"
     """Rows whose thread or checkpoint is not there."""
 

@@ -5,11 +5,10 @@ What the columns do not hold (metadata, and the rest of the trace context) is pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from clew.codec import Codec
-from clew.errors import InvalidInput
+from clew.errors import CorruptData, InvalidInput
 from clew.records import (
     AgentExecutionNode,
     AgentResumeCursor,
@@ -64,33 +63,42 @@ def evidence_columns(codec: Codec, evidence: AgentResumeEvidence) -> dict[str, A
 
 
 def evidence_of(codec: Codec, row: Any) -> AgentResumeEvidence:
-    """The evidence of a row that holds these columns; ``row`` is a mapping."""
-    details: Mapping[str, Any] = {} if row["details"] is None else codec.decode(row["details"])
-    return AgentResumeEvidence(
-        node=AgentExecutionNode(row["node"]),
-        status=RunStatus(row["status"]),
-        run_step=row["run_step"],
-        cursor=AgentResumeCursor(
-            model_request_attempt=row["model_request_attempt"],
-            tool_call_batch_id=row["tool_call_batch_id"],
-            output_validation_attempt=row["output_validation_attempt"],
-            stream_cursor=row["stream_cursor"],
-            message_cursor=row["message_cursor"],
-        ),
-        usage=usage_of(row),
-        context_revision=row["context_revision"],
-        environment_ref=row["environment_ref"],
-        pending_approval_count=row["pending_approval_count"],
-        deferred_tool_count=row["deferred_tool_count"],
-        trace_context=TraceContext(
-            trace_id=row["trace_id"],
-            span_id=row["span_id"],
-            parent_span_id=details.get("parent_span_id"),
-            trace_state=details.get("trace_state"),
-            metadata=details.get("trace_metadata", {}),
-        ),
-        metadata=details.get("metadata", {}),
-    )
+    """The evidence of a row that holds these columns; ``row`` is a mapping.
+
+    Raises:
+        CorruptData: they do not hold evidence.
+    """
+    details = {} if row["details"] is None else codec.decode(row["details"])
+    if not isinstance(details, dict):
+        raise CorruptData(f"the details of resume evidence are a {type(details).__name__}, not a map")
+    try:
+        return AgentResumeEvidence(
+            node=AgentExecutionNode(row["node"]),
+            status=RunStatus(row["status"]),
+            run_step=row["run_step"],
+            cursor=AgentResumeCursor(
+                model_request_attempt=row["model_request_attempt"],
+                tool_call_batch_id=row["tool_call_batch_id"],
+                output_validation_attempt=row["output_validation_attempt"],
+                stream_cursor=row["stream_cursor"],
+                message_cursor=row["message_cursor"],
+            ),
+            usage=usage_of(row),
+            context_revision=row["context_revision"],
+            environment_ref=row["environment_ref"],
+            pending_approval_count=row["pending_approval_count"],
+            deferred_tool_count=row["deferred_tool_count"],
+            trace_context=TraceContext(
+                trace_id=row["trace_id"],
+                span_id=row["span_id"],
+                parent_span_id=details.get("parent_span_id"),
+                trace_state=details.get("trace_state"),
+                metadata=details.get("trace_metadata", {}),
+            ),
+            metadata=details.get("metadata", {}),
+        )
+    except ValueError as exc:  # a word or a number that the records do not take
+        raise CorruptData("the columns of resume evidence do not hold evidence") from exc
 
 
 def usage_columns(usage: Usage) -> dict[str, int]:
@@ -99,8 +107,8 @@ def usage_columns(usage: Usage) -> dict[str, int]:
 
 
 def usage_of(row: Any) -> Usage:
-    """The usage of a mapping that holds these columns."""
-    return Usage.model_construct(**{name: row[name] for name in USAGE})
+    """The usage of a mapping that holds these columns. Raises ValueError where one is no count."""
+    return Usage(**{name: row[name] for name in USAGE})
 
 
 def check_stored(name: str, value: int) -> int:

@@ -114,7 +114,9 @@ def common_ancestor(
     if nearest is None:
         return None
     row = find_checkpoint(store, connection, one.model_copy(update={"checkpoint_id": nearest}))
-    return None if row is None else metadata_of(one.thread_id, row)
+    if row is None:  # deleted since: by now their nearest is a farther one, or none
+        return common_ancestor(store, connection, one, other)
+    return metadata_of(one.thread_id, row)
 
 
 def tree(store: Store, connection: Connection, thread_id: str, namespace: Iterable[str] | None) -> ThreadTree:

@@ -11,6 +11,7 @@ from clew.errors import Contention, CorruptData, InvalidInput
 from clew.records import (
     AgentCheckpoint,
     AgentExecutionNode,
+    AgentResumeEvidence,
     AgentRunState,
     Boundary,
     CheckpointConfig,
@@ -26,6 +27,7 @@ from clew.repository.listing import decode_cursor, encode_cursor
 from clew.repository.locking import find_thread
 from clew.repository.runs import get_run
 from clew.repository.store import Store
+from clew.repository.together import named
 from clew.tables import Tables
 
 __all__ = ["get_agent_checkpoint", "list_boundaries", "resume_snapshot"]
@@ -56,6 +58,7 @@ def list_boundaries(
 
     Raises:
         InvalidInput: a limit out of range, a cursor of another listing, or a run id of several threads.
+        CorruptData: naming the checkpoint, where its evidence cannot be read.
     """
     check_limit(limit)
     before = 2**62
@@ -66,13 +69,15 @@ def list_boundaries(
         before = parts[1]
     run = get_run(store, connection, run_id, thread_id)
     key = None if run is None else find_thread(store, connection, run.thread_id)
-    if key is None:
+    if run is None or key is None:
         return Page(items=())
     where = {"key": key, "run_id": run_id, "before": before, "size": limit + 1}
     rows = connection.execute(_passed(store.tables), where).mappings().all()
     items = tuple(
         Boundary.model_construct(
-            checkpoint_id=row["checkpoint_id"], created_at=row["created_at"], evidence=evidence_of(store.codec, row)
+            checkpoint_id=row["checkpoint_id"],
+            created_at=row["created_at"],
+            evidence=_evidence(store, run.thread_id, row["checkpoint_id"], row),
         )
         for row in rows[:limit]
     )
@@ -136,6 +141,7 @@ def _read(
     if row is None:
         return None
     stored = found.checkpoint
+    evidence = _evidence(store, stored.thread_id, stored.checkpoint_id, row)
     try:
         checkpoint = AgentCheckpoint(
             checkpoint_id=stored.checkpoint_id,
@@ -143,7 +149,7 @@ def _read(
             conversation_id=stored.thread_id,
             node=AgentExecutionNode(row["checkpoint_node"]),
             run_step=row["step"],
-            resume=evidence_of(store.codec, row),
+            resume=evidence,
             state=AgentRunState.model_validate(stored.state),
             metadata=stored.metadata,
         )
@@ -151,6 +157,13 @@ def _read(
         where_it_is = f"checkpoint {stored.checkpoint_id!r} of thread {stored.thread_id!r}"
         raise CorruptData(f"{where_it_is} is not the agent checkpoint that its evidence says it is") from exc
     return checkpoint, found.pending_writes
+
+
+def _evidence(store: Store, thread_id: str, checkpoint_id: str, row: Any) -> AgentResumeEvidence:
+    try:
+        return evidence_of(store.codec, row)
+    except CorruptData as exc:
+        raise named(exc, thread_id, checkpoint_id) from exc.__cause__
 
 
 def _at_home(checkpoint: AgentCheckpoint) -> AgentCheckpoint:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, or_, select, update
 
-from clew.errors import InvalidInput, NotFound, RunFinished
+from clew.errors import CorruptData, InvalidInput, NotFound, RunFinished
 from clew.records import Page, Run, RunStatus, Usage
 from clew.repository.evidence import USAGE, usage_of
 from clew.repository.keys import check_id, check_limit, check_thread_id, fits_a_column, namespace_of
@@ -31,6 +31,7 @@ __all__ = [
     "list_resumable",
     "list_runs",
     "request_suspend",
+    "run_of",
     "thread_usage",
 ]
 
@@ -45,6 +46,7 @@ def get_run(store: Store, connection: Connection, run_id: str, thread_id: str | 
 
     Raises:
         InvalidInput: several threads hold a run of this id (one is a copy, say) and ``thread_id`` is not given.
+        CorruptData: naming the run, where its row cannot be read. So it is for everything that reads a run.
     """
     where = {"run_id": check_id("run_id", run_id)}
     if thread_id is not None:
@@ -54,13 +56,13 @@ def get_run(store: Store, connection: Connection, run_id: str, thread_id: str | 
         raise InvalidInput(
             f"run {run_id!r} is in several threads, {rows[0]['thread_id']!r} among them; name the thread"
         )
-    return _record(rows[0]) if rows else None
+    return run_of(rows[0]) if rows else None
 
 
 def find_run(store: Store, connection: Connection, locked: LockedThread, run_id: str) -> Run | None:
     """The run of a thread that this transaction has locked, or None."""
     row = connection.execute(_of_thread(store.tables), {"key": locked.thread_key, "run_id": run_id}).mappings().first()
-    return None if row is None else _record({**row, "thread_id": locked.thread_id})
+    return None if row is None else run_of({**row, "thread_id": locked.thread_id})
 
 
 def list_runs(
@@ -246,7 +248,7 @@ def _page(
     if len(rows) > limit:
         last = rows[limit - 1]
         following = encode_cursor(kind, (last["started_at"] - EPOCH) // MICROSECOND, last["thread_key"], last["run_id"])
-    return Page(items=tuple(_record(row) for row in rows[:limit]), next_cursor=following)
+    return Page(items=tuple(run_of(row) for row in rows[:limit]), next_cursor=following)
 
 
 def _statuses(status: RunStatus | str | Collection[RunStatus | str]) -> set[str]:
@@ -257,7 +259,19 @@ def _statuses(status: RunStatus | str | Collection[RunStatus | str]) -> set[str]
     return {str(item) for item in asked}
 
 
-def _record(row: Any) -> Run:
+def run_of(row: Any) -> Run:
+    """The run of a mapping that holds its columns and its ``thread_id``.
+
+    Raises:
+        CorruptData: naming the run, where they do not hold one.
+    """
+    try:
+        return _run_of(row)
+    except (ValueError, TypeError) as exc:  # a word or a number that no record takes, or a namespace that is none
+        raise CorruptData(f"run {row['run_id']!r} of thread {row['thread_id']!r}: its row holds no run") from exc
+
+
+def _run_of(row: Any) -> Run:
     return Run.model_construct(
         run_id=row["run_id"],
         thread_id=row["thread_id"],

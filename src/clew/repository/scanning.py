@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import Column, Connection, Select, bindparam, literal, select, tuple_
+from sqlalchemy import Column, Connection, RowMapping, Select, Table, bindparam, literal, select, tuple_
 
 from clew.repository.store import Store
 from clew.structure import SpanSet, decode_spans
@@ -18,8 +18,10 @@ from clew.tables import Tables
 __all__ = [
     "WritePlace",
     "checkpoints_in_order",
+    "companions_in_order",
     "live_spans",
     "place_of",
+    "runs_in_order",
     "segments_in_order",
     "writes_behind",
     "writes_in_order",
@@ -29,6 +31,7 @@ CHECKPOINT_BATCH: Final = 500
 SEGMENT_BATCH: Final = 24
 """Rows with their payloads, which hold up to 256 kB each, decompressed."""
 WRITE_BATCH: Final = 200
+_BATCH: Final = 100
 
 WritePlace: TypeAlias = tuple[str, str, str, int]
 """(namespace, checkpoint id, task id, idx): the key of a write within its thread."""
@@ -54,6 +57,16 @@ def checkpoints_in_order(
     while rows := connection.execute(statement, {"after": after, "most": batch}).all():
         yield from rows
         after = rows[-1].seq
+
+
+def companions_in_order(connection: Connection, thread_key: int, table: Table) -> Iterator[RowMapping]:
+    """The thread's rows of a table that says more about checkpoints, by their sequence numbers, below zero too."""
+    return _by(connection, thread_key, table, "seq", -(2**62))
+
+
+def runs_in_order(store: Store, connection: Connection, thread_key: int) -> Iterator[RowMapping]:
+    """The thread's runs by id."""
+    return _by(connection, thread_key, store.tables.runs, "run_id", "")
 
 
 def live_spans(store: Store, connection: Connection, thread_key: int, *, upto: int = 2**62) -> SpanSet:
@@ -107,6 +120,16 @@ def writes_behind(store: Store, connection: Connection, thread_key: int, after: 
 def place_of(row: Any) -> WritePlace:
     """Where a ledger row stands in that order."""
     return row.namespace, row.checkpoint_id, row.task_id, row.idx
+
+
+def _by(connection: Connection, thread_key: int, table: Table, name: str, after: Any) -> Iterator[RowMapping]:
+    c = table.c
+    statement = (
+        select(*c).where(c.thread_key == thread_key, c[name] > bindparam("after")).order_by(c[name]).limit(_BATCH)
+    )
+    while rows := connection.execute(statement, {"after": after}).mappings().all():
+        yield from rows
+        after = rows[-1][name]
 
 
 @cache

@@ -119,12 +119,11 @@ def state_history(
         try:
             if not read_together(store, connection, rows[0].thread_key, [row.seq for row in rows], spans, pool.add):
                 continue
-            return [
-                _snapshot(store, config.thread_id, row, reader(pool.value(root)))
-                for row, root in zip(rows, roots, strict=True)
-            ]
-        except CorruptData as exc:
+        except CorruptData as exc:  # a row that several of them may name
             raise named(exc, config.thread_id) from exc.__cause__
+        return [
+            _snapshot(store, config.thread_id, row, root, pool, reader) for row, root in zip(rows, roots, strict=True)
+        ]
     raise gone_too_often(config.thread_id)
 
 
@@ -159,12 +158,14 @@ def channel_history(
                 for (row, node), (_, older) in pairwise(changes)
                 if node is not None and not same(older, node, stored)
             ]
-            return [
-                ChannelValue.model_construct(value=pool.value(node), checkpoint=metadata_of(config.thread_id, row))
-                for row, node in brought[:limit]
-            ]
         except CorruptData as exc:
             raise named(exc, config.thread_id) from exc.__cause__
+        return [
+            ChannelValue.model_construct(
+                value=_value(pool, node, config.thread_id, row), checkpoint=metadata_of(config.thread_id, row)
+            )
+            for row, node in brought[:limit]
+        ]
     raise gone_too_often(config.thread_id)
 
 
@@ -233,10 +234,24 @@ def _root(thread_id: str, row: Any) -> Node:
         raise named(exc, thread_id, row.checkpoint_id) from exc.__cause__
 
 
-def _snapshot(store: Store, thread_id: str, row: Any, values: Any) -> StateSnapshot[Any]:
+def _value(pool: ElementPool, node: Node, thread_id: str, row: Any) -> Any:
+    try:
+        return pool.value(node)
+    except CorruptData as exc:
+        raise named(exc, thread_id, row.checkpoint_id) from exc.__cause__
+
+
+def _snapshot(
+    store: Store, thread_id: str, row: Any, root: Node, pool: ElementPool, reader: StateReader[Any]
+) -> StateSnapshot[Any]:
     metadata, parent = metadata_of(thread_id, row), row.parent_checkpoint_id
     place = {"thread_id": thread_id, "namespace": metadata.namespace}
-    interrupts: Sequence[Any] = () if row.interrupts is None else store.codec.decode(row.interrupts)
+    value = _value(pool, root, thread_id, row)
+    try:
+        values = reader(value)
+        interrupts: Sequence[Any] = () if row.interrupts is None else store.codec.decode(row.interrupts)
+    except CorruptData as exc:
+        raise named(exc, thread_id, row.checkpoint_id) from exc.__cause__
     return StateSnapshot.built(
         values=values,
         next_nodes=metadata.next_nodes,

@@ -12,10 +12,18 @@ from sqlalchemy import Connection, Select, bindparam, exists, select
 
 from clew.codec import Codec, UntypedCodec
 from clew.errors import CorruptData
-from clew.records import CheckpointSource, Problem, ProblemKind, VerifyReport
+from clew.records import CheckpointSource, Problem, ProblemKind, Run, RunStatus, VerifyReport
+from clew.repository.evidence import evidence_of
 from clew.repository.keys import namespace_text
 from clew.repository.request import METADATA_STORED
-from clew.repository.scanning import checkpoints_in_order, segments_in_order, writes_in_order
+from clew.repository.runs import run_of
+from clew.repository.scanning import (
+    checkpoints_in_order,
+    companions_in_order,
+    runs_in_order,
+    segments_in_order,
+    writes_in_order,
+)
 from clew.repository.soundness import UNREADABLE, read, readable, reason
 from clew.repository.store import Store
 from clew.structure import (
@@ -126,6 +134,7 @@ def _check(store: Store, connection: Connection, thread_key: int, findings: Find
     if missing:
         _name_missing(store, connection, thread_key, findings, missing)
     _check_writes(store, connection, thread_key, codec, findings)
+    _check_runs(store, connection, thread_key, findings)
 
 
 def _check_checkpoints(
@@ -134,6 +143,7 @@ def _check_checkpoints(
     """Every checkpoint's row, and what all of them together name."""
     columns = [column for column in store.tables.checkpoints.c if column.name != "thread_key"]
     described = _described(store, connection, thread_key, findings)
+    testified = _testified(store, connection, thread_key, codec, findings)
     named, fresh = SpanSet(), set[Span]()
     for row in checkpoints_in_order(store, connection, thread_key, columns, batch=_BATCH):
         findings.checkpoints += 1
@@ -148,10 +158,12 @@ def _check_checkpoints(
         if (row.metadata_form == METADATA_STORED) != (row.seq in described):
             findings.add(ProblemKind.CHECKPOINT, where, "its metadata's row is missing or is one too many")
         described.discard(row.seq)
+        testified.discard(row.seq)
         if len(fresh) > 20_000:
             named, fresh = SpanSet([*named, *fresh]), set()
-    for seq in sorted(described):
-        findings.add(ProblemKind.ORPHAN, store.tables.checkpoint_metadata.name, f"no checkpoint has seq {seq}")
+    for table, left in ((store.tables.checkpoint_metadata, described), (store.tables.resume_evidence, testified)):
+        for seq in sorted(left):
+            findings.add(ProblemKind.ORPHAN, table.name, f"no checkpoint has seq {seq}")
     return SpanSet([*named, *fresh])
 
 
@@ -165,23 +177,26 @@ def _spans_of_damaged(row: Any) -> list[Span]:
 
 def _described(store: Store, connection: Connection, thread_key: int, findings: Findings) -> set[int]:
     """The sequence numbers that have free-form metadata, all of which is read."""
-    m, found = store.tables.checkpoint_metadata.c, set[int]()
-    statement = (
-        select(m.seq, m.value)
-        .where(m.thread_key == thread_key, m.seq > bindparam("after"))
-        .order_by(m.seq)
-        .limit(_BATCH)
-    )
-    after = -(2**62)
-    while rows := connection.execute(statement, {"after": after}).all():
-        for row in rows:
-            found.add(row.seq)
-            try:
-                json.loads(row.value)
-            except UNREADABLE as exc:
-                what = f"the metadata of seq {row.seq} cannot be read: {reason(exc)}"
-                findings.add(ProblemKind.CHECKPOINT, store.tables.checkpoint_metadata.name, what)
-        after = rows[-1].seq
+    table, found = store.tables.checkpoint_metadata, set[int]()
+    for row in companions_in_order(connection, thread_key, table):
+        found.add(row["seq"])
+        try:
+            json.loads(row["value"])
+        except UNREADABLE as exc:
+            what = f"the metadata of seq {row['seq']} cannot be read: {reason(exc)}"
+            findings.add(ProblemKind.CHECKPOINT, table.name, what)
+    return found
+
+
+def _testified(store: Store, connection: Connection, thread_key: int, codec: Codec, findings: Findings) -> set[int]:
+    """The sequence numbers that have resume evidence, all of which is read."""
+    table, found = store.tables.resume_evidence, set[int]()
+    for row in companions_in_order(connection, thread_key, table):
+        found.add(row["seq"])
+        try:
+            evidence_of(codec, row)
+        except UNREADABLE as exc:
+            findings.add(ProblemKind.RUN, table.name, f"the evidence of seq {row['seq']} cannot be read: {reason(exc)}")
     return found
 
 
@@ -260,6 +275,25 @@ def _check_writes(store: Store, connection: Connection, thread_key: int, codec: 
                 f"write ({row.task_id!r}, {row.idx}) of checkpoint {row.checkpoint_id!r} (namespace {row.namespace})"
             )
             findings.add(ProblemKind.WRITE, where, f"its payload cannot be read: {reason(exc)}")
+
+
+def _check_runs(store: Store, connection: Connection, thread_key: int, findings: Findings) -> None:
+    for row in runs_in_order(store, connection, thread_key):
+        where = f"run {row['run_id']!r}"
+        try:
+            run = run_of({**row, "thread_id": findings.thread_id})
+        except UNREADABLE as exc:
+            findings.add(ProblemKind.RUN, where, reason(exc))
+        else:
+            for what in _contradictions_of(run):
+                findings.add(ProblemKind.RUN, where, what)
+
+
+def _contradictions_of(run: Run) -> Iterable[str]:
+    if run.status.is_finished != (run.finished_at is not None):
+        yield f"it is {run.status.value}, and {'has no' if run.finished_at is None else 'has a'} moment of its finish"
+    if (run.status is RunStatus.FAILED) != (run.error is not None):
+        yield f"it is {run.status.value}, and has {'no' if run.error is None else 'an'} error"
 
 
 def _threads_row(store: Store, connection: Connection, thread_key: int) -> bool:
