@@ -69,6 +69,7 @@ class Recording:
         self._underway = 0
         self._failure: BaseException | None = None
         self._held: list[Item] = []
+        self._let_go: set[str] = set()
         self._open = False
 
     @property
@@ -102,14 +103,24 @@ class Recording:
             self._queue.clear()
 
     def _hold(self, request: PutRequest) -> None:
+        self._let_go_of_held()
         self._held = [request]
 
-    def _holds(self, ledger: LedgerRows) -> bool:
-        held = self._held[0] if self._held else None
-        if isinstance(held, PutRequest) and held.checkpoint_id == ledger.checkpoint_id:
+    def _let_go_of_held(self) -> None:
+        """A later boundary takes the place of the one that was held back, which is never stored then."""
+        self._let_go.update(item.checkpoint_id for item in self._held)
+        self._held = []
+
+    def _stored(self, request: PutRequest) -> None:
+        self._let_go_of_held()
+        self._let_go.discard(request.checkpoint_id)
+
+    def _goes_with_its_boundary(self, ledger: LedgerRows) -> bool:
+        """Whether the boundary that the writes belong to was not stored: they are held back too, or let go of."""
+        if any(item.checkpoint_id == ledger.checkpoint_id for item in self._held):
             self._held.append(ledger)
             return True
-        return False
+        return ledger.checkpoint_id in self._let_go
 
     @staticmethod
     def _left(error: BaseException | None, failure: Exception) -> None:
@@ -189,7 +200,7 @@ class Recorder(Recording):
             return self._flows.advance(recorded, parent=False)
         self.drain()
         self._driver.drive(self._flows.write([recorded.request]))
-        self._held = []
+        self._stored(recorded.request)
         return self._flows.advance(recorded)
 
     def put_writes(self, writes: Iterable[PendingWrite], *, checkpoint_id: str | None = None) -> None:
@@ -205,7 +216,7 @@ class Recorder(Recording):
         ledger = self._flows.ledger(writes, checkpoint_id)
         if self.durability is DurabilityMode.ASYNC:
             self._enqueue(ledger)
-        elif not self._holds(ledger):
+        elif not self._goes_with_its_boundary(ledger):
             self._driver.drive(self._flows.write([ledger]))
 
     def drain(self) -> None:
@@ -301,7 +312,7 @@ class AsyncRecorder(Recording):
             return self._flows.advance(recorded, parent=False)
         await self.drain()
         await self._driver.drive(self._flows.write([recorded.request]))
-        self._held = []
+        self._stored(recorded.request)
         return self._flows.advance(recorded)
 
     async def put_writes(self, writes: Iterable[PendingWrite], *, checkpoint_id: str | None = None) -> None:
@@ -309,7 +320,7 @@ class AsyncRecorder(Recording):
         ledger = self._flows.ledger(writes, checkpoint_id)
         if self.durability is DurabilityMode.ASYNC:
             await self._enqueue(ledger)
-        elif not self._holds(ledger):
+        elif not self._goes_with_its_boundary(ledger):
             await self._driver.drive(self._flows.write([ledger]))
 
     async def drain(self) -> None:

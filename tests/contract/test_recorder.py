@@ -264,8 +264,18 @@ async def test_in_exit_the_writes_of_a_boundary_that_is_never_stored_go_with_it(
         passed = await recorder.record(1)
         await recorder.put_writes([PendingWrite(node="a", payload=1)])
         last = await recorder.record(2)
+        late = [PendingWrite(node="late", payload=1)]
+        await recorder.put_writes(late, checkpoint_id=passed.checkpoint_id)
     assert await checkpointer.get_writes(passed) == []
     assert await checkpointer.get_writes(last) == []
+
+
+async def test_in_exit_a_boundary_that_is_recorded_again_as_terminal_takes_writes(checkpointer: Any) -> None:
+    async with checkpointer.recorder("t", durability="exit") as recorder:
+        await recorder.record(1, checkpoint_id="c")
+        again = await recorder.record(1, checkpoint_id="c", terminal=True)
+        await recorder.put_writes([PendingWrite(node="a", payload=1)])
+        assert [write.node for write in await checkpointer.get_writes(again)] == ["a"]
 
 
 async def test_writes_before_anything_is_recorded_are_refused(checkpointer: Any) -> None:
