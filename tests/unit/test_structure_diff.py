@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from clew.structure import (
     gaps_between,
     place,
     places,
+    runs_of,
     same,
     wanted,
     with_elements,
@@ -132,6 +134,18 @@ def test_two_forms_are_the_same_exactly_where_their_values_are(states: list[list
     roots = [thread.put({"m": state}, apart=apart) for state in states]
     for before, after in itertools.pairwise(range(len(states))):
         assert same(roots[before], roots[after], SegmentMap(thread.segments)) == (states[before] == states[after])
+
+
+def test_long_forms_whose_elements_lie_crosswise_are_the_same() -> None:
+    period = [f"element {number} " * 6 for number in range(100)]
+    thread = Thread()
+    [one] = runs_of(thread.put({"m": period * 4}))
+    [other] = runs_of(thread.put({"m": period}, apart=True))
+    [[log, _, _]], [[apart, _, _]] = one.spans, other.spans
+    before = replace(one, spans=(Span(log, 0, 300), Span(apart, 0, 100)))
+    after = replace(one, spans=(Span(apart, 0, 100), Span(log, 0, 300)))
+    assert same(before, after, SegmentMap(thread.segments))
+    assert not same(before, replace(one, spans=(Span(log, 1, 301), Span(apart, 0, 100))), SegmentMap(thread.segments))
 
 
 def test_nothing_that_both_states_share_is_wanted() -> None:

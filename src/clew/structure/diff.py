@@ -110,17 +110,29 @@ def differences(codec: Codec, place: Place, before: SegmentMap, after: SegmentMa
 
 
 def same(before: Node | None, after: Node | None, segments: SegmentMap) -> bool:
-    """Whether two forms of one thread are of equal values; ``segments`` hold what they do not share."""
-    if before is None or after is None:
-        return before is after
-    for place in places(before, after):
-        if place.gaps is None or isinstance(place.after, Record):
-            if not isinstance(place.before, Run) or not isinstance(place.after, Run):
-                return False
-            if _elements(place.before.spans, segments) != _elements(place.after.spans, segments):
-                return False
-        elif any(_elements(gap.before, segments) != _elements(gap.after, segments) for gap in place.gaps):
+    """Whether two forms of one thread are of equal values; ``segments`` hold all that they name.
+
+    Only what does not lie in the same place at the same position is compared, but all of that.
+    """
+    if isinstance(before, Record) and isinstance(after, Record):
+        children = zip(before.children, after.children, strict=False)
+        return (before.name, before.keys) == (after.name, after.keys) and all(
+            same(earlier, later, segments) for earlier, later in children
+        )
+    if isinstance(before, Run) and isinstance(after, Run):
+        return (before.kind, before.name) == (after.kind, after.name) and _same_elements(before, after, segments)
+    return before == after
+
+
+def _same_elements(before: Run, after: Run, segments: SegmentMap) -> bool:
+    if before.count != after.count:
+        return False
+    left, right = _cut(before.spans, after.spans), _cut(after.spans, before.spans)
+    i = j = 0
+    for at, to in [*_staying(left, right), (len(left), len(right))]:
+        if _elements(left[i:at], segments) != _elements(right[j:to], segments):
             return False
+        i, j = at + 1, to + 1
     return True
 
 
