@@ -195,6 +195,23 @@ async def test_channel_history_sees_equal_values_that_are_stored_twice_as_one(ch
     assert [(item.value, item.checkpoint.checkpoint_id) for item in found] == [(body, "c0")]
 
 
+async def test_channel_history_looks_past_equal_values_for_as_many_as_were_asked_for(
+    checkpointer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.repository.snapshots._BATCH", 2)  # or it takes a lineage of thousands
+    body = ["x" * 400, "y" * 400]
+    states: list[Any] = ["first", body, 1, body, 2, body, 3, body]
+    for number, value in enumerate(states):
+        parent = f"c{number - 1}" if number else None
+        await checkpointer.put(
+            Checkpoint(thread_id="t", checkpoint_id=f"c{number}", parent_checkpoint_id=parent, state={"a": value})
+        )
+    await checkpointer.delete_checkpoints("t", ["c2", "c4", "c6"])
+    for limit, expected in ((1, ["c1"]), (2, ["c1", "c0"]), (3, ["c1", "c0"])):
+        found = await checkpointer.timeline.channel_history("t", "a", limit=limit)
+        assert [item.checkpoint.checkpoint_id for item in found] == expected
+
+
 async def test_channel_history_walks_a_long_lineage(checkpointer: Any) -> None:
     for number in range(520):
         await checkpointer.put(

@@ -135,13 +135,25 @@ def channel_history(
     Neighbours with equal values are one; checkpoints without the channel have none. Only this channel is read.
     """
     check_limit(limit)
+    look = limit
+    while True:
+        found, ended = _values(store, connection, config, channel, look)
+        if ended or len(found) >= limit:
+            return found[:limit]
+        look *= 2  # some of the forms were of equal values
+
+
+def _values(
+    store: Store, connection: Connection, config: CheckpointConfig, channel: str, look: int
+) -> tuple[list[ChannelValue], bool]:
+    """(the values among the ``look`` newest forms, whether there are no older forms)."""
     for _ in attempts():
-        changes = _changes(store, connection, config, channel, limit)
+        changes = _changes(store, connection, config, channel, look)
         if changes is None:
             continue
-        found = [(row, node) for row, node in changes if node is not None]
+        found, ended = [(row, node) for row, node in changes if node is not None], changes[-1][0] is None
         if not found:
-            return []
+            return [], ended
         spans = wanted(node for _, node in found)
         pool, segments = ElementPool(store.codec, spans), list[Segment]()
 
@@ -160,30 +172,31 @@ def channel_history(
             ]
         except CorruptData as exc:
             raise named(exc, config.thread_id) from exc.__cause__
-        return [
+        values = [
             ChannelValue.model_construct(
                 value=_value(pool, node, config.thread_id, row), checkpoint=metadata_of(config.thread_id, row)
             )
-            for row, node in brought[:limit]
+            for row, node in brought
         ]
+        return values, ended
     raise gone_too_often(config.thread_id)
 
 
 def _changes(
-    store: Store, connection: Connection, config: CheckpointConfig, channel: str, limit: int
+    store: Store, connection: Connection, config: CheckpointConfig, channel: str, look: int
 ) -> list[tuple[Any, Node | None]] | None:
     """(row, the channel's form or None) wherever the form is another one than the parent's, newest first.
 
     None where a checkpoint went between two batches, each of which has its own moment.
 
-    The last is not an answer, only what its predecessor is compared with. One more than ``limit`` are looked for, since
-    equal values may lie in different places.
+    The last is no answer, only what its predecessor is compared with: one more than ``look``, or (None, None) where the
+    lineage ends.
     """
     changes: list[tuple[Any, Node | None]] = []
     seen: set[int] = set()
     at: CheckpointConfig | None = config
     last: tuple[Any, Node | None] | None = None
-    while at is not None and len(changes) <= limit:
+    while at is not None and len(changes) <= look:
         rows = walk(store, connection, at, _BATCH, extra=("spans", "manifest"))
         full, at = len(rows) == _BATCH, None
         if last is not None:  # the batch before ended here; its parent may be another one by now
