@@ -5,16 +5,15 @@ A method without a docstring here has that of ``Checkpointer``'s method of the s
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from clew.checkpointer import Checkpointer
 from clew.codec import Codec
+from clew.drivers import AsyncDriver
 from clew.engine import (
     AwaitedBoundDatabase,
     AwaitedDatabase,
@@ -25,20 +24,7 @@ from clew.engine import (
     wrap_async,
 )
 from clew.errors import InvalidInput
-from clew.flows import (
-    Core,
-    Flow,
-    Flows,
-    HostMemories,
-    Leases,
-    Step,
-    Turn,
-    Turns,
-    core_for,
-    documented_by,
-    repeatable,
-    schema_step,
-)
+from clew.flows import Flows, HostMemories, Leases, core_for, documented_by, repeatable
 from clew.flows.recording import RecordingFlows
 from clew.groups.retention import AsyncRetention
 from clew.groups.runs import AsyncRuns
@@ -63,63 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncCheckpointer"]
 
-T = TypeVar("T")
 State = TypeVar("State")
-
-
-class AsyncDriver:
-    """Runs steps and flows on a database, waiting in the calling task. Safe to share between tasks of one loop."""
-
-    def __init__(self, database: AwaitedDatabase | AwaitedBoundDatabase, core: Core, *, migrate: bool = False) -> None:
-        self.database = database
-        self.core = core
-        self._migrate = migrate
-        self._ready = False
-        self._turns = Turns(asyncio.Lock)
-        self._readying = asyncio.Lock()
-
-    async def run(self, step: Step[T]) -> T:
-        """What the step's unit returns."""
-        if not self._ready:
-            await self.make_ready()
-        return await self.database.run(step.unit, step.mode, doing=step.doing)
-
-    def bound(self, database: AwaitedBoundDatabase, core: Core) -> AsyncDriver:
-        """A driver inside a host's transaction. It has turns of its own: another's could wait for that transaction."""
-        bound = AsyncDriver(database, core, migrate=self._migrate)
-        bound._ready = self._ready
-        return bound
-
-    async def drive(self, flow: Flow[T]) -> T:
-        """What the flow returns, once all its steps are done."""
-        async with AsyncExitStack() as turns:
-            try:
-                step = next(flow)
-                while True:
-                    try:
-                        result = await self._take(step, turns)
-                    except BaseException as exc:  # noqa: BLE001  the flow decides, and usually lets it pass
-                        step = flow.throw(exc)
-                    else:
-                        step = flow.send(result)
-            except StopIteration as stop:
-                value: T = stop.value
-                return value
-
-    async def make_ready(self) -> None:
-        """Check the schema, or bring it up to date; once."""
-        async with self._readying:
-            if not self._ready:
-                step = schema_step(self.core, upgrade=self._migrate)
-                await self.database.run(step.unit, step.mode, doing=step.doing)
-                self._ready = True
-
-    async def _take(self, step: Step[Any] | Turn, turns: AsyncExitStack) -> Any:
-        if isinstance(step, Turn):
-            lock = self._turns.want(step.thread_id)
-            turns.callback(self._turns.leave, step.thread_id)
-            return await turns.enter_async_context(lock)
-        return await self.run(step)
 
 
 @documented_by(Checkpointer)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -13,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from sqlalchemy import Connection, Engine
 
 from clew.codec import Codec
+from clew.drivers import Driver
 from clew.engine import BoundDatabase, EngineOptions, SyncDatabase, bound_sync, open_sync, parse, wrap_sync
 from clew.errors import InvalidInput
-from clew.flows import Core, Flow, Flows, HostMemories, Leases, Step, Turn, Turns, core_for, repeatable, schema_step
+from clew.flows import Flows, HostMemories, Leases, core_for, repeatable
 from clew.flows.recording import RecordingFlows
 from clew.groups.retention import Retention
 from clew.groups.runs import Runs
@@ -40,63 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpointer"]
 
-T = TypeVar("T")
 State = TypeVar("State")
-
-
-class Driver:
-    """Runs steps and flows on a database, waiting in the calling thread. Safe to share between threads."""
-
-    def __init__(self, database: SyncDatabase | BoundDatabase, core: Core, *, migrate: bool = False) -> None:
-        self.database = database
-        self.core = core
-        self._migrate = migrate
-        self._ready = False
-        self._turns = Turns(threading.Lock)
-        self._readying = threading.Lock()
-
-    def run(self, step: Step[T]) -> T:
-        """What the step's unit returns."""
-        if not self._ready:
-            self.make_ready()
-        return self.database.run(step.unit, step.mode, doing=step.doing)
-
-    def bound(self, database: BoundDatabase, core: Core) -> Driver:
-        """A driver inside a host's transaction. It has turns of its own: another's could wait for that transaction."""
-        bound = Driver(database, core, migrate=self._migrate)
-        bound._ready = self._ready
-        return bound
-
-    def drive(self, flow: Flow[T]) -> T:
-        """What the flow returns, once all its steps are done."""
-        with ExitStack() as turns:
-            try:
-                step = next(flow)
-                while True:
-                    try:
-                        result = self._take(step, turns)
-                    except BaseException as exc:  # noqa: BLE001  the flow decides, and usually lets it pass
-                        step = flow.throw(exc)
-                    else:
-                        step = flow.send(result)
-            except StopIteration as stop:
-                value: T = stop.value
-                return value
-
-    def make_ready(self) -> None:
-        """Check the schema, or bring it up to date; once."""
-        with self._readying:
-            if not self._ready:
-                step = schema_step(self.core, upgrade=self._migrate)
-                self.database.run(step.unit, step.mode, doing=step.doing)
-                self._ready = True
-
-    def _take(self, step: Step[Any] | Turn, turns: ExitStack) -> Any:
-        if isinstance(step, Turn):
-            lock = self._turns.want(step.thread_id)
-            turns.callback(self._turns.leave, step.thread_id)
-            return turns.enter_context(lock)
-        return self.run(step)
 
 
 class Checkpointer(Generic[State]):

@@ -12,8 +12,9 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from typing import Any, Final, Self, TypedDict, Unpack
 
+from clew.drivers import AsyncDriver, Driver
 from clew.engine import AwaitedBoundDatabase, BoundDatabase
 from clew.errors import InvalidInput, WrongContext
 from clew.flows import documented_by
@@ -28,10 +29,6 @@ from clew.records import (
 )
 from clew.repository import PutRequest
 from clew.repository.batching import LedgerRows
-
-if TYPE_CHECKING:
-    from clew.async_checkpointer import AsyncDriver
-    from clew.checkpointer import Driver
 
 __all__ = ["AsyncRecorder", "Recorder"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ LAYERS: Final = (
     {"dialects"},
     {"repository"},
     {"engine", "migrate"},
-    {"async_checkpointer", "checkpointer", "flows", "groups", "timeline", "retention", "runs", "recorder", "executor"},
+    {"async_checkpointer", "checkpointer", "drivers", "executor", "flows", "groups", "recorder"},
     {"cli", "langgraph"},
 )
 LAYER_OF: Final = {name: number for number, layer in enumerate(LAYERS) for name in layer}
@@ -99,8 +100,29 @@ def layer(module: str) -> int:
     return LAYER_OF.get(part(module), len(LAYERS))
 
 
-def test_every_module_has_a_layer() -> None:
-    assert {part(module) for module in MODULES} - {""} <= set(LAYER_OF)
+def test_every_module_has_a_layer_and_every_name_of_a_layer_is_a_module() -> None:
+    assert {part(module) for module in MODULES} - {""} == set(LAYER_OF)
+
+
+def test_contributing_names_every_part_in_the_row_of_its_layer() -> None:
+    text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^\| (\d) \| [^|]*\| ([^|]*) \|$", text, re.MULTILINE)
+    named = {int(number): set(re.findall(r"`(\w+)(?:\.py|/)`", where)) for number, where in rows}
+    assert named == dict(enumerate(LAYERS))
+
+
+def test_what_is_the_same_on_both_databases_never_asks_which_it_is_on() -> None:
+    same = {"records", "codec", "structure", "repository", *LAYERS[6]}
+    asking = [
+        f"{module_name(path)}:{node.lineno}"
+        for path in PATHS
+        if part(module_name(path)) in same
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare)
+        for operand in (node.left, *node.comparators)
+        if isinstance(operand, ast.Constant) and operand.value in ("sqlite", "postgresql", "asyncpg", "psycopg")
+    ]
+    assert asking == []
 
 
 def test_no_module_imports_a_layer_above_its_own() -> None:

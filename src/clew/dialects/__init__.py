@@ -1,4 +1,4 @@
-"""What differs between the two databases: the contract, and the choice. The only ``if postgres`` stands here."""
+"""What differs between the two databases in the SQL on clew's tables: the contract, and the choice."""
 
 from __future__ import annotations
 

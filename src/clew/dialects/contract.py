@@ -11,14 +11,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Select
 from clew.structure import Span
 from clew.tables import Moment, Tables
 
-__all__ = ["Dialect", "FastPut", "Lookup", "brought_forward"]
-
-
-class Lookup(NamedTuple):
-    """A statement part and the values that go with it."""
-
-    clause: Any
-    parameters: dict[str, Any]
+__all__ = ["Dialect", "FastPut", "brought_forward"]
 
 
 class FastPut(NamedTuple):
@@ -35,6 +28,9 @@ class Dialect(Protocol):
 
     puts_alone: bool
     """Whether ``put`` has to be a transaction of its own, being a single statement that may fail as a whole."""
+
+    has_schemas: bool
+    """Whether tables can stand in a schema of their own."""
 
     def __hash__(self) -> int:
         """Statements are built once for each dialect."""

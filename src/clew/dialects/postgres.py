@@ -40,6 +40,7 @@ _NUMBERS = ARRAY(BigInteger)
 class _Postgres:
     name = "postgresql"
     puts_alone = True
+    has_schemas = True
 
     def now(self) -> ColumnElement[datetime]:
         return type_coerce(func.clock_timestamp(), Moment)

@@ -39,6 +39,7 @@ _NOW = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
 class _Sqlite:
     name = "sqlite"
     puts_alone = False
+    has_schemas = False
 
     def now(self) -> ColumnElement[datetime]:
         return literal_column(_NOW, Moment)

@@ -37,7 +37,8 @@ def core_for(
     Raises:
         InvalidInput: an option that makes no sense; a schema on SQLite, which has none.
     """
-    if schema is not None and database == "sqlite":
+    dialect = dialect_named(database)
+    if schema is not None and not dialect.has_schemas:
         raise InvalidInput(f"schema={schema!r}: SQLite has no schemas; use another file")
     if leases not in ("strict", "advisory"):
         raise InvalidInput(f"leases must be 'strict' or 'advisory', not {leases!r}")
@@ -48,7 +49,6 @@ def core_for(
     if state_type is not None:
         codec.register_annotation(state_type)
         adapter = TypeAdapter(state_type)
-    dialect = dialect_named(database)
     return Core(
         Store(tables_for(schema), dialect, codec, advisory_leases=leases == "advisory"),
         Memory(memory_bytes),

@@ -8,17 +8,14 @@ import threading
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
+from clew.drivers import AsyncDriver, Driver
 from clew.engine import AwaitedBoundDatabase, BoundDatabase
 from clew.errors import ClewError, InvalidInput, StaleFence
 from clew.flows import documented_by
 from clew.flows.runs import RunFlows
 from clew.records import Lease
-
-if TYPE_CHECKING:
-    from clew.async_checkpointer import AsyncDriver
-    from clew.checkpointer import Driver
 
 __all__ = ["AsyncHeldLease", "HeldLease"]
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
+from clew.drivers import AsyncDriver, Driver
 from clew.flows import documented_by
 from clew.flows.retention import File, RetentionFlows
 from clew.records import CompactReport, PruneReport, SweepReport, TransferReport, VerifyReport
 from clew.repository.exchange import Progress
 from clew.repository.expiry import Expiry
 from clew.repository.pruning import Criteria
-
-if TYPE_CHECKING:
-    from clew.async_checkpointer import AsyncDriver
-    from clew.checkpointer import Driver
 
 __all__ = ["AsyncRetention", "Retention"]
 

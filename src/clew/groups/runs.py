@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from clew.drivers import AsyncDriver, Driver
 from clew.flows import documented_by
 from clew.flows.runs import RunFlows
 from clew.groups.leases import AsyncHeldLease, HeldLease
 from clew.records import AgentCheckpoint, Boundary, CheckpointConfig, Lease, Page, ResumeSnapshot, Run, RunStatus, Usage
-
-if TYPE_CHECKING:
-    from clew.async_checkpointer import AsyncDriver
-    from clew.checkpointer import Driver
 
 __all__ = ["AsyncRuns", "Runs"]
 

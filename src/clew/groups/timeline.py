@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from clew.drivers import AsyncDriver, Driver
 from clew.flows import documented_by
 from clew.flows.timeline import TimelineFlows, state_update
 from clew.records import (
@@ -18,10 +19,6 @@ from clew.records import (
     StateUpdate,
     ThreadTree,
 )
-
-if TYPE_CHECKING:
-    from clew.async_checkpointer import AsyncDriver
-    from clew.checkpointer import Driver
 
 __all__ = ["AsyncTimeline", "Timeline"]
 

@@ -17,7 +17,8 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from clew.async_checkpointer import AsyncCheckpointer, AsyncDriver
+from clew.async_checkpointer import AsyncCheckpointer
+from clew.drivers import AsyncDriver
 from clew.engine import EngineOptions, open_async, parse
 from clew.errors import WrongContext
 from clew.flows import documented_by, schema_step

@@ -15,7 +15,8 @@ from typing import Any
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from sqlalchemy import Connection, func, select, text
 
-from clew.async_checkpointer import AsyncCheckpointer, AsyncDriver
+from clew.async_checkpointer import AsyncCheckpointer
+from clew.drivers import AsyncDriver
 from clew.engine import open_async, parse
 from clew.errors import InvalidInput
 from clew.flows import Flows, Step

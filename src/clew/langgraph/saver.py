@@ -18,7 +18,8 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from clew.checkpointer import Checkpointer, Driver
+from clew.checkpointer import Checkpointer
+from clew.drivers import Driver
 from clew.engine import EngineOptions, open_sync, parse
 from clew.flows import Core, schema_step
 from clew.langgraph.channels import Trail
