@@ -138,9 +138,11 @@ async def test_a_cursor_that_is_none_is_refused(checkpointer: Any, cursor: str) 
 
 async def test_a_forged_cursor_is_refused(checkpointer: Any) -> None:
     await put_all(checkpointer, made("a"), made("b"), made("a", thread_id="u"))
-    from clew.repository.listing import decode_cursor, encode_cursor
+    from clew.repository.cursors import decode_cursor, encode_cursor
 
-    key, position, order = decode_cursor((await checkpointer.list("t", limit=1)).next_cursor, "checkpoints")
+    key, position, order = decode_cursor(
+        (await checkpointer.list("t", limit=1)).next_cursor, "checkpoints", int, int, bool
+    )
     for parts in ((key, 2**70, order), (key, True, order), (key, str(position), order), (key, position, order, 1)):
         with pytest.raises(clew.InvalidInput, match="cursor"):
             await checkpointer.list("t", cursor=encode_cursor("checkpoints", *parts))

@@ -68,7 +68,7 @@ class Flows:
         thread_id, memory = checkpoint.thread_id, self.core.memory
         # The snapshot of the state is taken here, before anything is waited for. Any earlier state will do as a hint.
         known = memory.get(thread_id)
-        hint = known.base(namespace_text(checkpoint.namespace), checkpoint.parent_checkpoint_id)[1] if known else None
+        hint = known.base(namespace_text(checkpoint.namespace), checkpoint.parent_checkpoint_id) if known else None
         request = prepare(self.core.store.codec, checkpoint, hint.root if hint else None)
         outcome = yield from self.put_request(Put(request, Fence(lease_token), expected_head))
         return outcome.config

@@ -48,7 +48,7 @@ class ExecutorFlows:
         core, policy, fence = self.core, self._policy, self._fence
         thread_id = check_thread_id(checkpoint.conversation_id)
         known = core.memory.get(thread_id)
-        hint = known.base(self._text, None)[1] if known else None
+        hint = known.base(self._text, None) if known else None
         boundary = prepare_boundary(core.store.codec, checkpoint, self._namespace, hint.root if hint else None)
         doing = f"commit checkpoint {checkpoint.checkpoint_id!r} of run {checkpoint.run_id!r}"
         yield Turn(thread_id)

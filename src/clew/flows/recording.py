@@ -91,7 +91,7 @@ class RecordingFlows:
         hint = self._hint
         if hint is None:
             known = self.core.memory.get(self.thread_id)
-            form = known.base(self._text, self.parent_id)[1] if known else None
+            form = known.base(self._text, self.parent_id) if known else None
             hint = form.root if form else None
         request = prepare(self.core.store.codec, checkpoint, hint)
         return Recorded(request, terminal or bool(checkpoint.interrupts))

@@ -15,6 +15,7 @@ from clew.langgraph.checkpoints import FRAME, key_of, tuple_of
 from clew.langgraph.listing import Decoded, read_forms, writes_of
 from clew.records import CheckpointConfig
 from clew.repository.collecting import delete_seqs
+from clew.repository.finding import by_id, latest
 from clew.repository.keys import check_thread_id, namespace_text
 from clew.repository.locking import check_fence, find_thread, lock_thread, undo_lock
 from clew.repository.request import described_by
@@ -138,13 +139,13 @@ def _lineage(
     store: Store, connection: Connection, key: int, namespace: str, checkpoint_id: str | None, steps: int = _STEPS
 ) -> Iterator[Any]:
     """The checkpoint (the latest for None) and its ancestors, some at a time: a parent mostly lies just below."""
-    bound = {"key": key, "ns": namespace}
+    bound = {"key": key, "namespace": namespace}
     seen: set[str] = set()
     near: dict[str, Any] = {}
     while checkpoint_id is None or checkpoint_id not in seen:
         row = near.get(checkpoint_id) if checkpoint_id is not None else None
         if row is None:
-            first = _latest(store.tables) if checkpoint_id is None else _place(store.tables)
+            first = latest(store.tables, "seq") if checkpoint_id is None else by_id(store.tables, "seq")
             seq = connection.execute(first, bound | ({} if checkpoint_id is None else {"id": checkpoint_id})).scalar()
             if seq is None:
                 return
@@ -168,20 +169,6 @@ def _heads(tables: Tables) -> Select[Any]:
 
 
 @cache
-def _latest(tables: Tables) -> Select[Any]:
-    c = tables.checkpoints.c
-    return select(func.max(c.seq)).where(c.thread_key == bindparam("key"), c.namespace == bindparam("ns"))
-
-
-@cache
-def _place(tables: Tables) -> Select[Any]:
-    c = tables.checkpoints.c
-    return select(c.seq).where(
-        c.thread_key == bindparam("key"), c.namespace == bindparam("ns"), c.checkpoint_id == bindparam("id")
-    )
-
-
-@cache
 def _below(tables: Tables) -> Select[Any]:
     c, m = tables.checkpoints.c, tables.checkpoint_metadata.c
     joined = tables.checkpoints.outerjoin(tables.checkpoint_metadata, (m.thread_key == c.thread_key) & (m.seq == c.seq))
@@ -192,7 +179,7 @@ def _below(tables: Tables) -> Select[Any]:
     return (
         select(*columns)
         .select_from(joined)
-        .where(c.thread_key == bindparam("key"), c.namespace == bindparam("ns"), c.seq <= bindparam("from_seq"))
+        .where(c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"), c.seq <= bindparam("from_seq"))
         .order_by(c.seq.desc())
         .limit(bindparam("most"))
     )

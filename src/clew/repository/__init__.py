@@ -9,8 +9,8 @@ from clew.repository.copying import copy_thread
 from clew.repository.differing import diff
 from clew.repository.fetching import StateReader, get_tuple, get_writes
 from clew.repository.forking import fork
-from clew.repository.lineage import ancestors, children, common_ancestor, heads, tree
-from clew.repository.listing import Filters, history, list_checkpoints
+from clew.repository.lineage import ancestors, children, common_ancestor, heads, history, tree
+from clew.repository.listing import Filters, list_checkpoints
 from clew.repository.memory import DEFAULT_MEMORY_BYTES, Memory
 from clew.repository.putting import NOT_CHECKED, ExpectedHead, Put, PutOutcome, fast_put, put
 from clew.repository.request import PutRequest, prepare, prepare_writes

@@ -103,7 +103,7 @@ def _put_all(
     placements: list[Placement] = []
     first = locked.last_seq - len(requests) + 1
     for number, request in enumerate(requests):
-        if number and not after.base(request.namespace, request.parent_id)[0]:
+        if number and after.base(request.namespace, request.parent_id) is None:
             return None
         base = base_for(store, connection, locked, request, after if number else memory)
         placement, change = planned(request, base.form, base.logs)

@@ -13,7 +13,7 @@ from functools import cache
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Select, bindparam, select
+from sqlalchemy import Connection, Select, bindparam
 
 from clew.codec import Codec
 from clew.errors import AgentExecutorError, RunFinished
@@ -28,6 +28,7 @@ from clew.records import (
     Suspend,
 )
 from clew.repository.evidence import check_stored, evidence_columns, usage_columns
+from clew.repository.finding import by_id, latest
 from clew.repository.keys import check_id, namespace_text
 from clew.repository.locking import lock_or_create
 from clew.repository.memory import ThreadMemory
@@ -289,12 +290,12 @@ def _parent(
     ids: list[str | None] = []
     if run is not None:
         last = {**where, "id": run.checkpoint_id}
-        ids.append(connection.execute(_there(store.tables), last).scalar_one_or_none())
+        ids.append(connection.execute(by_id(store.tables, "checkpoint_id"), last).scalar_one_or_none())
         if ids[0] is None:
             in_run = {**where, "run_id": run.run_id}
-            ids.append(connection.execute(_last(store.tables, True), in_run).scalar_one_or_none())
+            ids.append(connection.execute(_last_of_run(store.tables), in_run).scalar_one_or_none())
     if not any(ids):
-        ids.append(connection.execute(_last(store.tables, False), where).scalar_one_or_none())
+        ids.append(connection.execute(latest(store.tables, "checkpoint_id"), where).scalar_one_or_none())
     return next((found for found in ids if found not in (None, boundary.request.checkpoint_id)), None)
 
 
@@ -324,20 +325,8 @@ def _at(run: Run, now: datetime) -> Run:
 
 
 @cache
-def _there(tables: Tables) -> Select[Any]:
-    c = tables.checkpoints.c
-    return select(c.checkpoint_id).where(
-        c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"), c.checkpoint_id == bindparam("id")
-    )
-
-
-@cache
-def _last(tables: Tables, of_run: bool) -> Select[Any]:
-    c = tables.checkpoints.c
-    statement = select(c.checkpoint_id).where(c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"))
-    if of_run:
-        statement = statement.where(c.run_id == bindparam("run_id"))
-    return statement.order_by(c.seq.desc()).limit(1)
+def _last_of_run(tables: Tables) -> Select[Any]:
+    return latest(tables, "checkpoint_id").where(tables.checkpoints.c.run_id == bindparam("run_id"))
 
 
 @cache

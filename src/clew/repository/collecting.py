@@ -188,7 +188,7 @@ def _relink(store: Store, connection: Connection, thread_key: int, doomed: Seque
     gone = {row.seq for row in doomed}
     moves = []
     for namespace, ids in _by_namespace(doomed).items():
-        values = {"key": thread_key, "ns": namespace, "ids": store.dialect.values(ids)}
+        values = {"key": thread_key, "namespace": namespace, "ids": store.dialect.values(ids)}
         for seq, checkpoint_id, doomed_parent in connection.execute(_children(store.tables, store.dialect), values):
             if seq not in gone:
                 parent = survivor(parents, namespace, doomed_parent)
@@ -211,7 +211,7 @@ def survivor(parents: Mapping[tuple[str, str], str | None], namespace: str, chec
 
 def _delete_ledgers(store: Store, connection: Connection, thread_key: int, doomed: Sequence[Any]) -> None:
     for namespace, ids in _by_namespace(doomed).items():
-        values = {"key": thread_key, "ns": namespace, "ids": store.dialect.values(ids)}
+        values = {"key": thread_key, "namespace": namespace, "ids": store.dialect.values(ids)}
         connection.execute(_ledgers(store.tables, store.dialect), values)
 
 
@@ -248,7 +248,7 @@ def _children(tables: Tables, dialect: Dialect) -> Select[Any]:
     c = tables.checkpoints.c
     return select(c.seq, c.checkpoint_id, c.parent_checkpoint_id).where(
         c.thread_key == bindparam("key"),
-        c.namespace == bindparam("ns"),
+        c.namespace == bindparam("namespace"),
         dialect.among(c.parent_checkpoint_id, "ids"),
     )
 
@@ -306,7 +306,7 @@ def _move(tables: Tables) -> Any:
 def _ledgers(tables: Tables, dialect: Dialect) -> Delete:
     w = tables.pending_writes.c
     return delete(tables.pending_writes).where(
-        w.thread_key == bindparam("key"), w.namespace == bindparam("ns"), dialect.among(w.checkpoint_id, "ids")
+        w.thread_key == bindparam("key"), w.namespace == bindparam("namespace"), dialect.among(w.checkpoint_id, "ids")
     )
 
 

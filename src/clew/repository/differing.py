@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from clew.errors import CorruptData
 from clew.records import ChannelChange, CheckpointConfig, Difference, DifferenceKind, StateDiff
-from clew.repository.lineage import find_checkpoint, no_such_checkpoint
+from clew.repository.finding import find_checkpoint, no_such_checkpoint
 from clew.repository.store import Store
 from clew.repository.together import attempts, gone_too_often, named, read_together
 from clew.structure import Node, Record, Segment, SegmentMap, Span, SpanSet, decode_manifest, differences, places

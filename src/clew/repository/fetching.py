@@ -41,8 +41,7 @@ from clew.records import (
     PendingActivation,
     PendingWrite,
 )
-from clew.repository.keys import check_id, check_thread_id, namespace_text
-from clew.repository.listing import LISTED, metadata_of
+from clew.repository.finding import LISTED, address, key_of, metadata_of
 from clew.repository.memory import ThreadMemory
 from clew.repository.request import described_by
 from clew.repository.store import Store
@@ -98,7 +97,7 @@ def get_tuple(
         CorruptData: naming the checkpoint, where a stored row cannot be read.
         Contention: the checkpoint was replaced again and again while it was being read.
     """
-    where = _address(config)
+    where = address(config)
     for _ in range(_ATTEMPTS):
         row = connection.execute(_row(store.tables, load_state, config.checkpoint_id is not None), where).one_or_none()
         if row is None:
@@ -120,7 +119,7 @@ def get_tuple(
 
 def get_writes(store: Store, connection: Connection, config: CheckpointConfig) -> list[PendingWrite]:
     """All writes of a checkpoint, which need not be there yet, in order of arrival."""
-    where = _address(config)
+    where = address(config)
     if config.checkpoint_id is None:
         row = connection.execute(_row(store.tables, False, False), where).one_or_none()
     else:
@@ -129,13 +128,6 @@ def get_writes(store: Store, connection: Connection, config: CheckpointConfig) -
         return []
     found = read_writes(store, connection, row.thread_key, where["namespace"], row.checkpoint_id)
     return [write for write, _ in found]
-
-
-def _address(config: CheckpointConfig) -> dict[str, Any]:
-    where = {"thread_id": check_thread_id(config.thread_id), "namespace": namespace_text(config.namespace)}
-    if config.checkpoint_id is not None:
-        where["id"] = check_id("checkpoint_id", config.checkpoint_id)
-    return where
 
 
 def _contents(
@@ -225,8 +217,8 @@ _THERE, _SEGMENT, _WRITE = 0, 1, 2
 
 
 @cache
-def _row(tables: Tables, load_state: bool, by_id: bool) -> Select[Any]:
-    t, c, m = tables.threads.c, tables.checkpoints.c, tables.checkpoint_metadata.c
+def _row(tables: Tables, load_state: bool, with_id: bool) -> Select[Any]:
+    c, m = tables.checkpoints.c, tables.checkpoint_metadata.c
     columns = [
         *(c[name] for name in LISTED),
         c.metadata_form,
@@ -238,15 +230,14 @@ def _row(tables: Tables, load_state: bool, by_id: bool) -> Select[Any]:
     ]
     if load_state:
         columns += [c.spans, c.manifest]
-    key = select(t.thread_key).where(t.thread_id == bindparam("thread_id")).scalar_subquery()
     statement = (
         select(*columns)
         .select_from(
             tables.checkpoints.outerjoin(tables.checkpoint_metadata, (m.thread_key == c.thread_key) & (m.seq == c.seq))
         )
-        .where(c.thread_key == key, c.namespace == bindparam("namespace"))
+        .where(c.thread_key == key_of(tables), c.namespace == bindparam("namespace"))
     )
-    if by_id:
+    if with_id:
         return statement.where(c.checkpoint_id == bindparam("id"))
     return statement.order_by(c.seq.desc()).limit(1)
 

@@ -12,8 +12,8 @@ from sqlalchemy import BigInteger, Connection, Insert, Select, SmallInteger, bin
 from clew.errors import AlreadyExists
 from clew.records import CheckpointConfig, CheckpointSource
 from clew.repository.copying import check_empty, copy_elements, copy_ledger, lock_two
+from clew.repository.finding import by_id, newest, no_such_checkpoint
 from clew.repository.keys import check_id, metadata_terms, metadata_text, namespace_text
-from clew.repository.lineage import newest, no_such_checkpoint
 from clew.repository.locking import check_fence, lock_thread, undo_lock
 from clew.repository.request import METADATA_STORED, described_by, metadata_form
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
@@ -64,7 +64,7 @@ def fork(
     made = config.model_copy(update={"thread_id": locked.thread_id, "checkpoint_id": checkpoint_id})
     digest = _digest(base, config.thread_id, locked.thread_id, checkpoint_id, run_id)
     standing = connection.execute(
-        _standing(store.tables), {"key": locked.thread_key, "namespace": base.namespace, "id": checkpoint_id}
+        by_id(store.tables, "digest"), {"key": locked.thread_key, "namespace": base.namespace, "id": checkpoint_id}
     ).scalar_one_or_none()
     if standing is not None and bytes(standing) == digest:
         undo_lock(store, connection, locked)
@@ -153,14 +153,6 @@ def _digest(base: Any, source: str, target: str, checkpoint_id: str, run_id: str
     """Equal for the same fork of the same content, so that a repeated call is recognised; never that of a put."""
     told = json.dumps(["fork", source, base.checkpoint_id, target, checkpoint_id, run_id])
     return blake2b(bytes(base.digest) + told.encode(), digest_size=16).digest()
-
-
-@cache
-def _standing(tables: Tables) -> Select[Any]:
-    c = tables.checkpoints.c
-    return select(c.digest).where(
-        c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"), c.checkpoint_id == bindparam("id")
-    )
 
 
 @cache

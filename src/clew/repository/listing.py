@@ -1,20 +1,20 @@
-"""Listing records without their states, page by page and along the parents. No manifest and no payload is read here."""
+"""Listing a thread's records without their states, page by page. No manifest and no payload is read here."""
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Select, and_, bindparam, literal, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from clew.errors import CorruptData, InvalidInput
-from clew.records import CheckpointConfig, CheckpointMetadata, CheckpointSource, ForkOrigin, Page
+from clew.errors import InvalidInput
+from clew.records import CheckpointMetadata, CheckpointSource, Page
+from clew.repository.cursors import decode_cursor, encode_cursor
+from clew.repository.finding import LISTED, by_id, metadata_of
 from clew.repository.keys import (
     canonical_json,
     check_id,
@@ -24,7 +24,6 @@ from clew.repository.keys import (
     filter_texts,
     fits_a_column,
     metadata_term,
-    namespace_of,
     namespace_text,
     namespaces_below,
 )
@@ -33,24 +32,7 @@ from clew.repository.request import METADATA_SOURCE_AND_STEP, METADATA_STORED, d
 from clew.repository.store import Store
 from clew.tables import Tables
 
-__all__ = ["LISTED", "Filters", "history", "lineage", "list_checkpoints", "metadata_of"]
-
-LISTED: Final = (
-    "thread_key",
-    "seq",
-    "namespace",
-    "checkpoint_id",
-    "parent_checkpoint_id",
-    "run_id",
-    "source",
-    "step",
-    "next_nodes",
-    "has_interrupts",
-    "created_at",
-    "fork_thread_id",
-    "fork_checkpoint_id",
-)
-"""The columns that a listing record is made of."""
+__all__ = ["Filters", "list_checkpoints"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +82,8 @@ def list_checkpoints(
     c = store.tables.checkpoints.c
     for bound, sign in ((filters.before, -1), (filters.after, 1)):
         if bound is not None:
-            seq = _seq(store, connection, key, filters.namespace or (), bound)
+            where = {"key": key, "namespace": namespace_text(filters.namespace or ()), "id": bound}
+            seq = connection.execute(by_id(store.tables, "seq"), where).scalar_one_or_none()
             if seq is None:
                 return Page(items=())
             conditions.append(c.seq < seq if sign < 0 else c.seq > seq)
@@ -114,7 +97,8 @@ def list_checkpoints(
         rows = connection.execute(page, {"key": key, "position": position, "size": wanted}).all()
         for row in rows:
             if len(found) == limit:
-                return Page.model_construct(items=tuple(found), next_cursor=_cursor(key, position, newest_first))
+                following = encode_cursor("checkpoints", key, position, newest_first)
+                return Page.model_construct(items=tuple(found), next_cursor=following)
             position = row.seq
             if not texts or _matches(row, texts):
                 found.append(metadata_of(thread_id, row))
@@ -122,89 +106,15 @@ def list_checkpoints(
             return Page.model_construct(items=tuple(found), next_cursor=None)
 
 
-def history(store: Store, connection: Connection, config: CheckpointConfig, limit: int) -> list[CheckpointMetadata]:
-    """The checkpoint and its ancestors in its namespace, itself first, at most ``limit`` (1 to 10,000).
-
-    Ends at a root, at a parent that is not there, and at a cycle.
-    """
-    check_limit(limit)
-    where = {"thread_id": check_thread_id(config.thread_id), "ns": namespace_text(config.namespace), "most": limit}
-    if config.checkpoint_id is not None:
-        where["id"] = check_id("checkpoint_id", config.checkpoint_id)
-    rows = connection.execute(lineage(store.tables, config.checkpoint_id is not None), where)
-    found: dict[int, CheckpointMetadata] = {}
-    for row in rows:
-        if row.seq in found:
-            break
-        found[row.seq] = metadata_of(config.thread_id, row)
-    return list(found.values())
-
-
-def metadata_of(thread_id: str, row: Any) -> CheckpointMetadata:
-    """The listing record of a row that has the columns ``LISTED``."""
-    origin = None
-    if row.fork_checkpoint_id is not None:
-        origin = ForkOrigin(
-            thread_id=row.fork_thread_id,
-            checkpoint_id=row.fork_checkpoint_id,
-            namespace=namespace_of(row.namespace),  # a fork stays in its origin's namespace
-        )
-    return CheckpointMetadata.built(
-        thread_id=thread_id,
-        checkpoint_id=row.checkpoint_id,
-        run_id=row.run_id,
-        parent_checkpoint_id=row.parent_checkpoint_id,
-        namespace=namespace_of(row.namespace),
-        next_nodes=tuple(json.loads(row.next_nodes)) if row.next_nodes is not None else (),
-        has_interrupts=row.has_interrupts,
-        source=_source_of(thread_id, row),
-        step=row.step,
-        created_at=row.created_at,
-        fork_origin=origin,
-    )
-
-
-def _source_of(thread_id: str, row: Any) -> CheckpointSource:
-    source = CheckpointSource.parse(row.source)
-    if source is None:
-        raise CorruptData(
-            f"checkpoint {row.checkpoint_id!r} of thread {thread_id!r}: its source {row.source!r} is not known here"
-        )
-    return source
-
-
-def encode_cursor(kind: str, *parts: Any) -> str:
-    """An opaque text for where a listing stopped."""
-    return base64.urlsafe_b64encode(json.dumps([kind, *parts]).encode()).decode().rstrip("=")
-
-
-def decode_cursor(cursor: str, kind: str) -> list[Any]:
-    """The parts of ``encode_cursor``. Raises InvalidInput for anything else."""
-    try:
-        found, *parts = list(json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))))
-    except (ValueError, TypeError) as exc:
-        raise InvalidInput("cursor is not one that a listing returned") from exc
-    if found != kind:
-        raise InvalidInput(f"cursor belongs to another kind of listing ({found}, not {kind})")
-    return parts
-
-
-def _cursor(key: int, position: int | None, newest_first: bool) -> str:
-    return encode_cursor("checkpoints", key, position, newest_first)
-
-
 def _read_cursor(cursor: str | None, key: int | None, newest_first: bool) -> int | None:
     if cursor is None:
         return None
-    parts = decode_cursor(cursor, "checkpoints")
-    if len(parts) != 3 or not fits_a_column(parts[1]):
-        raise InvalidInput("cursor is not one that a listing returned")
-    if parts[0] != key:
+    of_thread, position, order = decode_cursor(cursor, "checkpoints", int, int, bool)
+    if of_thread != key:
         raise InvalidInput("cursor belongs to another thread; start the listing without one")
-    if parts[2] is not newest_first:
+    if order is not newest_first:
         raise InvalidInput("cursor belongs to a listing in the other order; keep newest_first as it was")
-    position: int = parts[1]
-    return position
+    return int(position)
 
 
 def _conditions(store: Store, filters: Filters) -> list[ColumnElement[bool]]:
@@ -268,54 +178,4 @@ def _matches(row: Any, texts: Mapping[str, str]) -> bool:
     metadata = described_by(row.metadata_form, row.source, row.step, row.value)
     return isinstance(metadata, dict) and all(
         key in metadata and canonical_json(metadata[key]) == text for key, text in texts.items()
-    )
-
-
-def _seq(store: Store, connection: Connection, key: int, namespace: Iterable[str], checkpoint_id: str) -> int | None:
-    c = store.tables.checkpoints.c
-    return connection.execute(
-        select(c.seq).where(
-            c.thread_key == key, c.namespace == namespace_text(namespace), c.checkpoint_id == checkpoint_id
-        )
-    ).scalar_one_or_none()
-
-
-@cache
-def lineage(tables: Tables, by_id: bool, extra: tuple[str, ...] = ()) -> Select[Any]:
-    """Walks the unique index from child to parent, ``most`` steps at the most, which also ends a cycle.
-
-    Gives the columns ``LISTED`` and those named by ``extra``, the child first.
-    """
-    t, c = tables.threads.c, tables.checkpoints.c
-    key = select(t.thread_key).where(t.thread_id == bindparam("thread_id")).scalar_subquery()
-    first = select(c.thread_key, c.seq, c.parent_checkpoint_id, literal(1).label("depth")).where(
-        c.thread_key == key, c.namespace == bindparam("ns")
-    )
-    first = first.where(c.checkpoint_id == bindparam("id")) if by_id else first.order_by(c.seq.desc()).limit(1)
-    walk = select(first.subquery("first")).cte("walk", recursive=True)
-    # The bounds say "equal" in a way that only the unique index can answer in order. By plain equality Postgres takes
-    # the index on (namespace, seq) in a table that was never analysed, and filters: 36 ms for 500 steps against 4.
-    parent, named = tables.checkpoints.alias("parent"), tables.checkpoints.alias("named")
-    found = (
-        select(named.c.seq)
-        .where(
-            named.c.thread_key == walk.c.thread_key,
-            named.c.namespace == bindparam("ns"),
-            named.c.checkpoint_id >= walk.c.parent_checkpoint_id,
-            named.c.checkpoint_id <= walk.c.parent_checkpoint_id,
-        )
-        .order_by(named.c.checkpoint_id)
-        .limit(1)
-        .correlate(walk)
-        .scalar_subquery()
-    )
-    walk = walk.union_all(
-        select(parent.c.thread_key, parent.c.seq, parent.c.parent_checkpoint_id, walk.c.depth + 1).where(
-            parent.c.thread_key == walk.c.thread_key, parent.c.seq == found, walk.c.depth < bindparam("most")
-        )
-    )
-    return (
-        select(*(c[name] for name in (*LISTED, *extra)))
-        .select_from(walk.join(tables.checkpoints, (c.thread_key == walk.c.thread_key) & (c.seq == walk.c.seq)))
-        .order_by(walk.c.depth)
     )

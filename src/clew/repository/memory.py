@@ -14,20 +14,13 @@ from typing import Final, NamedTuple
 
 from clew.structure import Node, Row, runs_of, spans_of
 
-__all__ = ["DEFAULT_MEMORY_BYTES", "Head", "Logs", "Memory", "Remembered", "ThreadMemory"]
+__all__ = ["DEFAULT_MEMORY_BYTES", "Logs", "Memory", "Remembered", "ThreadMemory"]
 
 DEFAULT_MEMORY_BYTES: Final = 64 * 1024 * 1024
 _FORMS = 8
 _LOGS = 64
 _ELEMENT_OVERHEAD = 130  # two bytes objects and two list slots
 _THREAD_OVERHEAD = 1000
-
-
-class Head(NamedTuple):
-    """A checkpoint of a namespace. ``checkpoint_id`` is None for a namespace that is known to be empty."""
-
-    checkpoint_id: str | None
-    seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +52,15 @@ class Remembered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadMemory:
-    """A thread as of ``version``. ``forms`` are keyed by (namespace text, checkpoint id), least recently used first."""
+    """A thread as of ``version``.
+
+    ``heads`` are the ids of the latest checkpoints by namespace text; a namespace that is not among them is not known.
+    ``forms`` are keyed by (namespace text, checkpoint id), least recently used first.
+    """
 
     thread_key: int
     version: int
-    heads: Mapping[str, Head] = field(default_factory=dict)
+    heads: Mapping[str, str] = field(default_factory=dict)
     forms: Mapping[tuple[str, str], Remembered] = field(default_factory=dict)
     logs: Logs = field(default_factory=Logs)
 
@@ -93,7 +90,7 @@ class ThreadMemory:
         if len(logs.rows) > _LOGS:
             named = {span.log for kept in forms.values() for span in spans_of(kept.root)}
             logs = Logs({log: rows for log, rows in logs.rows.items() if log in named})
-        heads = {**self.heads, namespace: Head(checkpoint_id, form.seq)}
+        heads = {**self.heads, namespace: checkpoint_id}
         return ThreadMemory(self.thread_key, version, heads, forms, logs)
 
     def fitted(self, max_bytes: int) -> ThreadMemory:
@@ -108,16 +105,10 @@ class ThreadMemory:
         form = self.forms.get((namespace, checkpoint_id))
         return form.root if form is not None and (thread_key, seq) == (self.thread_key, form.seq) else None
 
-    def base(self, namespace: str, parent_id: str | None) -> tuple[bool, Remembered | None]:
-        """(known, base): the parent's form, else the namespace's head's; ``known`` is False if a look is needed."""
-        if parent_id is not None:
-            form = self.forms.get((namespace, parent_id))
-            return form is not None, form
-        head = self.heads.get(namespace)
-        if head is None or head.checkpoint_id is None:
-            return head is not None, None
-        form = self.forms.get((namespace, head.checkpoint_id))
-        return form is not None, form
+    def base(self, namespace: str, parent_id: str | None) -> Remembered | None:
+        """The form of the parent, else of the namespace's latest; None where it takes a look to know."""
+        head = self.heads.get(namespace) if parent_id is None else parent_id
+        return None if head is None else self.forms.get((namespace, head))
 
 
 class Memory:

@@ -9,16 +9,16 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, bindparam, select
+from sqlalchemy import Connection
 
 from clew.errors import AlreadyExists, CorruptData, NotFound, StaleHead
 from clew.records import CheckpointConfig
 from clew.repository.collecting import delete_seqs
+from clew.repository.finding import by_id, latest
 from clew.repository.locking import check_fence, lock_or_create, undo_lock
-from clew.repository.memory import Head, Logs, Remembered, ThreadMemory
+from clew.repository.memory import Logs, Remembered, ThreadMemory
 from clew.repository.request import PutRequest
 from clew.repository.segments import (
     LogChanges,
@@ -40,7 +40,6 @@ from clew.structure import (
     wanted,
     with_elements,
 )
-from clew.tables import Tables
 
 __all__ = [
     "NOT_CHECKED",
@@ -65,6 +64,8 @@ NOT_CHECKED: Final = _NotChecked()
 """``expected_head`` where any head will do. None is something else: the namespace must be empty."""
 
 ExpectedHead = str | None | _NotChecked
+
+_AS_BASE: Final = ("seq", "checkpoint_id", "manifest", "spans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +107,12 @@ def fast_put(store: Store, connection: Connection, put: Put, memory: ThreadMemor
     then nothing was written. Where the dialect ``puts_alone``, run it where a statement is a transaction.
     """
     request = put.request
-    known, base = memory.base(request.namespace, request.parent_id)
-    if not known or request.parent_id == request.checkpoint_id:
+    base = memory.base(request.namespace, request.parent_id)
+    if base is None or request.parent_id == request.checkpoint_id:
         return None
     if not isinstance(put.expected_head, _NotChecked):
         head = memory.heads.get(request.namespace)
-        if head is None or head.checkpoint_id != put.expected_head:
+        if head is None or head != put.expected_head:
             return None
     placement, changes = planned(request, base, memory.logs)
     values = {
@@ -188,7 +189,7 @@ def put_locked(
     if memory is not None and (memory.thread_key, memory.version) != (locked.thread_key, locked.version - 1):
         memory = None
     standing = connection.execute(
-        _standing(store.tables),
+        by_id(store.tables, "seq", "digest", "created_at"),
         {"key": locked.thread_key, "namespace": request.namespace, "id": request.checkpoint_id},
     ).one_or_none()
     if standing is not None and bytes(standing.digest) == request.columns["digest"]:
@@ -238,7 +239,8 @@ def _check_head(store: Store, connection: Connection, locked: LockedThread, put:
     expected = put.expected_head
     if isinstance(expected, _NotChecked):
         return
-    actual = _head(store, connection, locked.thread_key, put.request.namespace).checkpoint_id
+    where = {"key": locked.thread_key, "namespace": put.request.namespace}
+    actual = connection.execute(latest(store.tables, "checkpoint_id"), where).scalar_one_or_none()
     if actual != expected:
         raise StaleHead(
             f"{doing}: the latest checkpoint of thread {locked.thread_id!r} is {actual!r}, not {expected!r}; "
@@ -257,18 +259,18 @@ def base_for(
         CorruptData: naming the base, where it cannot be read.
     """
     if memory is not None:
-        known, form = memory.base(request.namespace, request.parent_id)
-        if known:
+        form = memory.base(request.namespace, request.parent_id)
+        if form is not None:
             return Base(form, memory.logs)
     row = None
     if request.parent_id is not None:
         row = connection.execute(
-            _by_id(store.tables),
+            by_id(store.tables, *_AS_BASE),
             {"key": locked.thread_key, "namespace": request.namespace, "id": request.parent_id},
         ).one_or_none()
     if row is None:
         row = connection.execute(
-            _latest(store.tables), {"key": locked.thread_key, "namespace": request.namespace}
+            latest(store.tables, *_AS_BASE), {"key": locked.thread_key, "namespace": request.namespace}
         ).one_or_none()
     if row is None:
         return Base(None, Logs())
@@ -281,11 +283,6 @@ def base_for(
         raise named(exc, locked.thread_id, row.checkpoint_id) from exc.__cause__
     logs = read_logs(store, connection, locked.thread_key, {span.log for span in spans}, segments)
     return Base(Remembered.of(row.seq, base), logs)
-
-
-def _head(store: Store, connection: Connection, thread_key: int, namespace: str) -> Head:
-    row = connection.execute(_latest_id(store.tables), {"key": thread_key, "namespace": namespace}).one_or_none()
-    return Head(None, 0) if row is None else Head(row.checkpoint_id, row.seq)
 
 
 def _insert(
@@ -317,41 +314,3 @@ def _insert(
         insert_writes(
             store, connection, locked.thread_key, request.namespace, request.checkpoint_id, request.writes, carried=True
         )
-
-
-@cache
-def _standing(tables: Tables) -> Select[Any]:
-    c = tables.checkpoints.c
-    return select(c.seq, c.digest, c.created_at).where(
-        c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"), c.checkpoint_id == bindparam("id")
-    )
-
-
-@cache
-def _by_id(tables: Tables) -> Select[Any]:
-    c = tables.checkpoints.c
-    return select(c.seq, c.checkpoint_id, c.manifest, c.spans).where(
-        c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"), c.checkpoint_id == bindparam("id")
-    )
-
-
-@cache
-def _latest(tables: Tables) -> Select[Any]:
-    c = tables.checkpoints.c
-    return (
-        select(c.seq, c.checkpoint_id, c.manifest, c.spans)
-        .where(c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"))
-        .order_by(c.seq.desc())
-        .limit(1)
-    )
-
-
-@cache
-def _latest_id(tables: Tables) -> Select[Any]:
-    c = tables.checkpoints.c
-    return (
-        select(c.seq, c.checkpoint_id)
-        .where(c.thread_key == bindparam("key"), c.namespace == bindparam("namespace"))
-        .order_by(c.seq.desc())
-        .limit(1)
-    )

@@ -20,10 +20,11 @@ from clew.records import (
     PendingWrite,
     ResumeSnapshot,
 )
+from clew.repository.cursors import decode_cursor, encode_cursor
 from clew.repository.evidence import evidence_of
 from clew.repository.fetching import get_tuple
-from clew.repository.keys import check_limit, check_thread_id, fits_a_column, namespace_of, namespace_text
-from clew.repository.listing import decode_cursor, encode_cursor
+from clew.repository.finding import address, in_namespace, key_of
+from clew.repository.keys import check_limit, namespace_of
 from clew.repository.locking import find_thread
 from clew.repository.runs import get_run
 from clew.repository.store import Store
@@ -63,10 +64,9 @@ def list_boundaries(
     check_limit(limit)
     before = 2**62
     if cursor is not None:
-        parts = decode_cursor(cursor, "boundaries")
-        if len(parts) != 2 or parts[0] != run_id or not fits_a_column(parts[1]):
-            raise InvalidInput("cursor is not one that this run's boundaries returned")
-        before = parts[1]
+        of_run, before = decode_cursor(cursor, "boundaries", str, int)
+        if of_run != run_id:
+            raise InvalidInput("cursor belongs to the boundaries of another run")
     run = get_run(store, connection, run_id, thread_id)
     key = None if run is None else find_thread(store, connection, run.thread_id)
     if run is None or key is None:
@@ -132,12 +132,7 @@ def _read(
     found = get_tuple(store, connection, config)
     if found is None:
         return None
-    where = {
-        "thread_id": check_thread_id(config.thread_id),
-        "namespace": namespace_text(config.namespace),
-        "id": found.checkpoint.checkpoint_id,
-    }
-    row = connection.execute(_witness(store.tables), where).mappings().first()
+    row = connection.execute(_witness(store.tables), address(found.config)).mappings().first()
     if row is None:
         return None
     stored = found.checkpoint
@@ -192,12 +187,11 @@ def _call_id(call: dict[str, Any]) -> str:
 
 @cache
 def _latest_of_run(tables: Tables) -> Select[Any]:
-    t, c, e = tables.threads.c, tables.checkpoints.c, tables.resume_evidence.c
-    key = select(t.thread_key).where(t.thread_id == bindparam("thread_id")).scalar_subquery()
+    c, e = tables.checkpoints.c, tables.resume_evidence.c
     return (
         select(c.checkpoint_id, c.namespace)
         .select_from(tables.checkpoints.join(tables.resume_evidence, (e.thread_key == c.thread_key) & (e.seq == c.seq)))
-        .where(c.thread_key == key, c.run_id == bindparam("run_id"))
+        .where(c.thread_key == key_of(tables), c.run_id == bindparam("run_id"))
         .order_by(c.seq.desc())
         .limit(1)
     )
@@ -217,10 +211,10 @@ def _passed(tables: Tables) -> Select[Any]:
 
 @cache
 def _witness(tables: Tables) -> Select[Any]:
-    t, c, e = tables.threads.c, tables.checkpoints.c, tables.resume_evidence.c
-    key = select(t.thread_key).where(t.thread_id == bindparam("thread_id")).scalar_subquery()
+    c, e = tables.checkpoints.c, tables.resume_evidence.c
     return (
-        select(c.node.label("checkpoint_node"), c.step, *e)
-        .select_from(tables.checkpoints.join(tables.resume_evidence, (e.thread_key == c.thread_key) & (e.seq == c.seq)))
-        .where(c.thread_key == key, c.namespace == bindparam("namespace"), c.checkpoint_id == bindparam("id"))
+        in_namespace(tables, "step")
+        .add_columns(c.node.label("checkpoint_node"), *e)
+        .join(tables.resume_evidence, (e.thread_key == c.thread_key) & (e.seq == c.seq))
+        .where(c.checkpoint_id == bindparam("id"))
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection
+from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
@@ -15,12 +16,13 @@ from sqlalchemy import Connection, Select, bindparam, delete, func, or_, select,
 
 from clew.errors import CorruptData, InvalidInput, NotFound, RunFinished
 from clew.records import Page, Run, RunStatus, Usage
+from clew.repository.cursors import decode_cursor, encode_cursor
 from clew.repository.evidence import USAGE, usage_of
-from clew.repository.keys import check_id, check_limit, check_thread_id, fits_a_column, namespace_of
-from clew.repository.listing import decode_cursor, encode_cursor
+from clew.repository.finding import key_of
+from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_of
 from clew.repository.locking import check_fence, lock_thread, undo_lock
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
-from clew.tables import EPOCH, MICROSECOND, Tables
+from clew.tables import Tables
 
 __all__ = [
     "check_text",
@@ -227,13 +229,8 @@ def _page(
     r = tables.runs.c
     order = (r.started_at, r.thread_key, r.run_id)
     if cursor is not None:
-        parts = decode_cursor(cursor, kind)
-        if len(parts) != 3 or not all(map(fits_a_column, parts[:2])):
-            raise InvalidInput("cursor is not one that a listing of runs returned")
-        try:
-            started, key, run_id = EPOCH + parts[0] * MICROSECOND, parts[1], check_id("cursor", parts[2])
-        except OverflowError as exc:
-            raise InvalidInput("cursor is not one that a listing of runs returned") from exc
+        started, key, run_id = decode_cursor(cursor, kind, datetime, int, str)
+        check_id("cursor", run_id)
         later = operator.lt if newest_first else operator.gt
         statement = statement.where(
             or_(
@@ -247,7 +244,7 @@ def _page(
     following = None
     if len(rows) > limit:
         last = rows[limit - 1]
-        following = encode_cursor(kind, (last["started_at"] - EPOCH) // MICROSECOND, last["thread_key"], last["run_id"])
+        following = encode_cursor(kind, last["started_at"], last["thread_key"], last["run_id"])
     return Page(items=tuple(run_of(row) for row in rows[:limit]), next_cursor=following)
 
 
@@ -314,6 +311,6 @@ def _of_thread(tables: Tables) -> Select[Any]:
 
 @cache
 def _usage(tables: Tables) -> Select[Any]:
-    t, r = tables.threads.c, tables.runs.c
-    key = select(t.thread_key).where(t.thread_id == bindparam("thread_id")).scalar_subquery()
-    return select(*(func.coalesce(func.sum(r[name]), 0).label(name) for name in USAGE)).where(r.thread_key == key)
+    r = tables.runs.c
+    sums = (func.coalesce(func.sum(r[name]), 0).label(name) for name in USAGE)
+    return select(*sums).where(r.thread_key == key_of(tables))

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, bindparam, select
+from sqlalchemy import Connection, Select, bindparam
 
 from clew.errors import CorruptData, InvalidInput
 from clew.records import (
@@ -21,9 +21,9 @@ from clew.records import (
     StateSnapshot,
 )
 from clew.repository.fetching import StateReader, get_tuple
+from clew.repository.finding import in_namespace, metadata_of, newest
 from clew.repository.keys import check_instant, check_limit, check_thread_id, namespace_text
-from clew.repository.lineage import newest, walk
-from clew.repository.listing import metadata_of
+from clew.repository.lineage import walk
 from clew.repository.store import Store
 from clew.repository.together import attempts, gone_too_often, named, read_together
 from clew.structure import ElementPool, Node, Record, Segment, SegmentMap, decode_manifest, same, wanted
@@ -227,7 +227,7 @@ def _found(
     statement: Select[Any],
     where: dict[str, Any],
 ) -> StateSnapshot[Any] | None:
-    given = {"thread_id": check_thread_id(thread_id), "ns": namespace_text(namespace), **where}
+    given = {"thread_id": check_thread_id(thread_id), "namespace": namespace_text(namespace), **where}
     for _ in attempts():
         checkpoint_id = connection.execute(statement, given).scalar_one_or_none()
         if checkpoint_id is None:
@@ -300,11 +300,4 @@ def _at_step(tables: Tables) -> Select[Any]:
 
 
 def _newest_where(tables: Tables, condition: Any) -> Select[Any]:
-    t, c = tables.threads.c, tables.checkpoints.c
-    key = select(t.thread_key).where(t.thread_id == bindparam("thread_id")).scalar_subquery()
-    return (
-        select(c.checkpoint_id)
-        .where(c.thread_key == key, c.namespace == bindparam("ns"), condition)
-        .order_by(c.seq.desc())
-        .limit(1)
-    )
+    return in_namespace(tables, "checkpoint_id").where(condition).order_by(tables.checkpoints.c.seq.desc()).limit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -12,13 +13,13 @@ from sqlalchemy import Connection, Select, bindparam, func, select, union
 from clew.errors import InvalidInput
 from clew.records import Page, Thread
 from clew.repository.collecting import delete_seqs
+from clew.repository.cursors import decode_cursor, encode_cursor
 from clew.repository.expiry import expires_at
-from clew.repository.keys import check_id, check_limit, check_thread_id, fits_a_column, namespace_text
-from clew.repository.listing import decode_cursor, encode_cursor
+from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_text
 from clew.repository.locking import check_fence, clocked, delete_rows, find_thread, lock_thread, undo_lock
 from clew.repository.runs import delete_run_record
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
-from clew.tables import EPOCH, MICROSECOND, Tables
+from clew.tables import Tables
 
 __all__ = ["delete_checkpoints", "delete_run", "delete_thread", "get_thread", "list_threads", "threads_of_run"]
 
@@ -39,19 +40,13 @@ def list_threads(store: Store, connection: Connection, *, limit: int = 100, curs
     t, v = store.tables.threads.c, store.tables.versions.c
     statement = _threads(store.tables).order_by(v.activity.desc(), t.thread_key.desc()).limit(limit + 1)
     if cursor is not None:
-        parts = decode_cursor(cursor, "threads")
-        if len(parts) != 2 or not all(map(fits_a_column, parts)):
-            raise InvalidInput("cursor is not one that list_threads returned")
-        try:
-            activity = EPOCH + parts[0] * MICROSECOND
-        except OverflowError as exc:
-            raise InvalidInput("cursor is not one that list_threads returned") from exc
-        statement = statement.where((v.activity < activity) | ((v.activity == activity) & (t.thread_key < parts[1])))
+        activity, key = decode_cursor(cursor, "threads", datetime, int)
+        statement = statement.where((v.activity < activity) | ((v.activity == activity) & (t.thread_key < key)))
     rows = connection.execute(statement).all()
     items = tuple(_record(row, None) for row in rows[:limit])
     following = None
     if len(rows) > limit:
-        following = encode_cursor("threads", (items[-1].updated_at - EPOCH) // MICROSECOND, rows[limit - 1].thread_key)
+        following = encode_cursor("threads", items[-1].updated_at, rows[limit - 1].thread_key)
     return Page(items=items, next_cursor=following)
 
 

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from clew.errors import InvalidInput
 from clew.records import Checkpoint, CheckpointConfig, CheckpointSource, StateUpdate, listing_step
 from clew.repository.fetching import StateReader, get_tuple
+from clew.repository.finding import no_such_checkpoint
 from clew.repository.keys import check_thread_id
-from clew.repository.lineage import no_such_checkpoint
 from clew.repository.locking import lock_thread
 from clew.repository.putting import Put, put
 from clew.repository.request import prepare
