@@ -27,7 +27,7 @@ import clew
 from clew import Checkpoint, CheckpointConfig, Checkpointer, PendingWrite, SqlAgentExecutor
 from clew.dialects import POSTGRES
 from clew.flows import checkpoints
-from clew.repository import collecting, fetching, locking, putting, resuming, writes
+from clew.repository import collecting, fetching, locking, putting, resuming
 from clew.structure import placing
 
 from agents import boundary
@@ -618,11 +618,11 @@ def test_without_the_share_lock_the_thread_goes_under_the_writes(
     postgres_bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(POSTGRES), "share_lock", lambda self, statement: statement)
-    writes._shared.cache_clear()
+    locking.shared.cache_clear()
     try:
         assert writes_beside_a_deletion(postgres_bench) != []
     finally:
-        writes._shared.cache_clear()
+        locking.shared.cache_clear()
 
 
 def test_writes_that_waited_for_a_deletion_land_on_a_new_thread_that_is_not_listed(postgres_bench: Bench) -> None:

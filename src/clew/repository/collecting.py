@@ -17,7 +17,7 @@ from clew.repository.store import Store
 from clew.structure import Span, SpanSet, decode_spans, log_bytes, spans_within
 from clew.tables import Tables
 
-__all__ = ["collect", "delete_seqs"]
+__all__ = ["delete_everything", "delete_seqs"]
 
 _FIRST_LOOK = 8
 _BATCH = 1000
@@ -53,11 +53,18 @@ def delete_seqs(
     candidates = SpanSet(span for row in doomed for span in decode_spans(row.spans))
     candidates.remove(decode_spans(kept))
     near = (doomed[0].seq, doomed[-1].seq)
-    collect(store, connection, thread_key, candidates, decode_spans(kept), near)
+    _collect(store, connection, thread_key, candidates, decode_spans(kept), near)
     return len(doomed)
 
 
-def collect(
+def delete_everything(store: Store, connection: Connection, thread_key: int) -> None:
+    """Delete a thread with all that belongs to it."""
+    tables = store.tables
+    for table in (*tables.owned, tables.versions, tables.threads):
+        connection.execute(delete(table).where(table.c.thread_key == thread_key))
+
+
+def _collect(
     store: Store,
     connection: Connection,
     thread_key: int,

@@ -18,24 +18,18 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
-    literal,
-    or_,
     select,
     update,
 )
 
 from clew.dialects import Dialect
-from clew.errors import AlreadyExists, Contention, InvalidInput
-from clew.repository.keys import check_thread_id
-from clew.repository.locking import check_fence, create_thread, find_thread, lock_thread, no_such_thread
+from clew.repository.locking import check_empty, check_fence, lock_two
 from clew.repository.segments import read_segments
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.structure import Segment, Span, SpanSet, decode_spans, encode_payload
 from clew.tables import Tables
 
-__all__ = ["check_empty", "copy_elements", "copy_thread", "lock_two"]
-
-_ATTEMPTS = 5
+__all__ = ["copy_elements", "copy_ledger", "copy_thread"]
 
 
 def copy_thread(
@@ -88,47 +82,6 @@ def copy_thread(
         copied = connection.execute(_count(tables), {"key": locked.thread_key}).scalar_one()
     _adopt(store, connection, source_key, locked)
     return copied
-
-
-def lock_two(store: Store, connection: Connection, source: str, target: str, *, puts: int) -> tuple[int, LockedThread]:
-    """(the source's key, the target locked and created where it was not there), locked in the order of their keys.
-
-    The source is held as it is: nobody can write to it or delete it before this transaction ends, and its version and
-    its activity stay.
-
-    Raises:
-        InvalidInput: the two are one thread.
-        NotFound: there is no such source.
-    """
-    check_thread_id(source)
-    check_thread_id(target)
-    if source == target:
-        raise InvalidInput(f"thread {source!r} cannot be copied onto itself")
-    for _ in range(_ATTEMPTS):
-        source_key, target_key = find_thread(store, connection, source), find_thread(store, connection, target)
-        if source_key is None:
-            raise no_such_thread(source)
-        locked = None
-        if target_key is not None and target_key < source_key:
-            locked = lock_thread(store, connection, target, target_key, puts=puts)
-        if connection.execute(_hold(store.tables, store.dialect), {"key": source_key}).one_or_none() is None:
-            raise no_such_thread(source)
-        if locked is None:  # a thread that has yet to be created has the greater key
-            target_key = find_thread(store, connection, target) or create_thread(store, connection, target)
-            locked = lock_thread(store, connection, target, target_key, puts=puts)
-        if locked is not None:
-            return source_key, locked
-    raise Contention(f"thread {target!r} was created and deleted {_ATTEMPTS} times during one call; repeat it")
-
-
-def check_empty(store: Store, connection: Connection, locked: LockedThread, doing: str) -> None:
-    """Whether the locked thread holds nothing yet. A lease is nothing.
-
-    Raises:
-        AlreadyExists: it has a checkpoint, a write or a run.
-    """
-    if connection.execute(_anything(store.tables), {"key": locked.thread_key}).scalar_one():
-        raise AlreadyExists(f"{doing}: thread {locked.thread_id!r} is not empty; take another id, or delete it first")
 
 
 def copy_elements(
@@ -273,18 +226,3 @@ def _layout(tables: Tables, dialect: Dialect) -> Select[Any]:
         .where(s.thread_key == bindparam("key"), dialect.among(s.log, "logs"), s.count > 0)
         .order_by(s.log, s.start)
     )
-
-
-@cache
-def _hold(tables: Tables, dialect: Dialect) -> Select[Any]:
-    v = tables.versions.c
-    return dialect.delete_lock(select(v.thread_key).where(v.thread_key == bindparam("key")))
-
-
-@cache
-def _anything(tables: Tables) -> Select[Any]:
-    found = [
-        select(literal(1)).where(table.c.thread_key == bindparam("key")).exists()
-        for table in (tables.checkpoints, tables.segments, tables.pending_writes, tables.runs)
-    ]
-    return select(or_(*found))

@@ -14,10 +14,19 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Delete, Select, bindparam, delete, exists, null, or_, select, union, update
 
-from clew.dialects import Dialect
 from clew.errors import InvalidInput
+from clew.repository.collecting import delete_everything
 from clew.repository.keys import check_age, check_instant, check_limit, check_thread_id
-from clew.repository.locking import check_fence, clocked, delete_rows, find_thread, no_such_thread
+from clew.repository.locking import (
+    check_fence,
+    clocked,
+    database_now,
+    exclusive,
+    find_thread,
+    holds_anything,
+    no_such_thread,
+    shared,
+)
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import MICROSECOND, Tables
 
@@ -81,7 +90,7 @@ def set_expiry(
     key = find_thread(store, connection, check_thread_id(thread_id))
     row = None
     if key is not None:  # held against a sweep, which locks the same row for deletion before it looks again
-        row = connection.execute(_shared(store.tables, store.dialect), {"key": key}).one_or_none()
+        row = connection.execute(shared(store.tables, store.dialect), {"key": key}).one_or_none()
     if row is None or row.last_seq == 0:
         raise no_such_thread(thread_id)
     locked = clocked(store, connection, LockedThread.of(thread_id, row))
@@ -115,7 +124,7 @@ def expired_threads(
 ) -> list[tuple[datetime, int]]:
     """(moment, thread key) of threads that may have expired by ``now`` (None: the database's), earliest first."""
     check_limit(limit)
-    moment = _now(store, connection) if now is None else now
+    moment = database_now(store, connection) if now is None else now
     values = {"now": moment, "most": limit}
     if after is not None:
         values |= {"after": after[0], "after_key": after[1]}
@@ -145,8 +154,8 @@ def sweep_thread(
     """
     tables = store.tables
     v, t = tables.versions.c, tables.threads.c
-    lock = select(*v, store.dialect.now().label("now")).where(v.thread_key == thread_key)
-    locked = connection.execute(store.dialect.delete_lock(lock, skip_locked=True)).one_or_none()
+    lock = exclusive(tables, store.dialect, skip_locked=True)
+    locked = connection.execute(lock, {"key": thread_key}).one_or_none()
     if locked is None or LockedThread.of("", locked).leased:
         return SweptThread(Outcome.SKIPPED), ""
     row = connection.execute(
@@ -156,42 +165,24 @@ def sweep_thread(
     ).one()
     moment, clock = expires_at(row), locked.now if now is None else now
     if moment is not None and moment <= clock:
-        delete_rows(store, connection, thread_key)
+        delete_everything(store, connection, thread_key)
         return SweptThread(Outcome.EXPIRED), row.thread_id
     if moment != row.expires_at:  # so that it is not looked at again until then
         connection.execute(update(tables.threads).where(t.thread_key == thread_key).values(expires_at=moment))
     before = _before(store, connection, clock, age)
     cleared = connection.execute(_clear(tables), {"key": thread_key, "before": before}).rowcount
-    if locked.last_seq == 0 and row.created_at < before and not _holds_anything(store, connection, thread_key):
-        delete_rows(store, connection, thread_key)
+    if locked.last_seq == 0 and row.created_at < before and not holds_anything(store, connection, thread_key):
+        delete_everything(store, connection, thread_key)
         return SweptThread(Outcome.UNBORN, cleared), row.thread_id
     return SweptThread(Outcome.KEPT, cleared), row.thread_id
 
 
-def _holds_anything(store: Store, connection: Connection, thread_key: int) -> bool:
-    return any(
-        connection.execute(select(exists().where(table.c.thread_key == thread_key))).scalar()
-        for table in (store.tables.pending_writes, store.tables.runs)
-    )
-
-
-def _now(store: Store, connection: Connection) -> datetime:
-    now: datetime = connection.execute(select(store.dialect.now().label("now"))).scalar_one()
-    return now
-
-
 def _before(store: Store, connection: Connection, now: datetime | None, age: timedelta) -> datetime:
-    moment = _now(store, connection) if now is None else now
+    moment = database_now(store, connection) if now is None else now
     try:
         return moment - age
     except OverflowError:
         return datetime.min.replace(tzinfo=moment.tzinfo)
-
-
-@cache
-def _shared(tables: Tables, dialect: Dialect) -> Select[Any]:
-    v = tables.versions.c
-    return dialect.share_lock(select(*v, dialect.now().label("now")).where(v.thread_key == bindparam("key")))
 
 
 @cache

@@ -11,10 +11,10 @@ from sqlalchemy import BigInteger, Connection, Insert, Select, SmallInteger, bin
 
 from clew.errors import AlreadyExists
 from clew.records import CheckpointConfig, CheckpointSource
-from clew.repository.copying import check_empty, copy_elements, copy_ledger, lock_two
+from clew.repository.copying import copy_elements, copy_ledger
 from clew.repository.finding import by_id, newest, no_such_checkpoint
 from clew.repository.keys import check_id, metadata_terms, metadata_text, namespace_text
-from clew.repository.locking import check_fence, lock_thread, undo_lock
+from clew.repository.locking import check_empty, check_fence, lock_thread, lock_two, undo_lock
 from clew.repository.request import METADATA_STORED, described_by, metadata_form
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.structure import SpanSet, decode_spans

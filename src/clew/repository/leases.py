@@ -13,10 +13,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, Update, bindparam, select, update
 
 from clew.dialects import Dialect
-from clew.errors import ClewError, Contention, InvalidInput, LeaseHeld, StaleFence
+from clew.errors import ClewError, InvalidInput, LeaseHeld, StaleFence
 from clew.records import Lease
 from clew.repository.keys import check_id, check_thread_id
-from clew.repository.locking import create_thread, find_thread
+from clew.repository.locking import exclusive, find_thread, hold_or_create
 from clew.repository.store import LockedThread, Store
 from clew.tables import Tables
 
@@ -28,7 +28,6 @@ LEASE_BITS: Final = 24
 It ends after 2**24 leases of one thread (194 days of a new lease every second), and after 2**39 threads.
 """
 _MAX_TTL_S: Final = 366 * 24 * 3600.0
-_ATTEMPTS = 5
 
 
 def acquire_lease(store: Store, connection: Connection, thread_id: str, owner: str, ttl_s: float) -> Lease:
@@ -108,17 +107,9 @@ def check_ttl(ttl_s: float) -> timedelta:
 
 def _wait(store: Store, connection: Connection, thread_id: str) -> LockedThread:
     """The thread, held against everybody: ``put_writes`` on its way is waited for, which an update would not do."""
-    for _ in range(_ATTEMPTS):
-        key = find_thread(store, connection, thread_id)
-        if key is None:
-            key = create_thread(store, connection, thread_id)
-        if key is None:
-            continue
-        if connection.execute(_exclusive(store.tables, store.dialect), {"key": key}).one_or_none() is None:
-            continue
-        row = connection.execute(_touch(store.tables, store.dialect), {"key": key}).one()
-        return LockedThread.of(thread_id, row)
-    raise Contention(f"thread {thread_id!r} was created and deleted {_ATTEMPTS} times during one call; repeat it")
+    held = hold_or_create(store, connection, thread_id, exclusive(store.tables, store.dialect))
+    row = connection.execute(_touch(store.tables, store.dialect), {"key": held.thread_key}).one()
+    return LockedThread.of(thread_id, row)
 
 
 def _lock(store: Store, connection: Connection, thread_id: str) -> LockedThread | None:
@@ -137,12 +128,6 @@ def _set(store: Store, connection: Connection, locked: LockedThread, lease: Leas
             "until": lease.until if lease else None,
         },
     )
-
-
-@cache
-def _exclusive(tables: Tables, dialect: Dialect) -> Select[Any]:
-    v = tables.versions.c
-    return dialect.delete_lock(select(v.thread_key).where(v.thread_key == bindparam("key")))
 
 
 @cache

@@ -8,17 +8,35 @@ is stale (PostgreSQL manual, "Read Committed Isolation Level").
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Select, Update, bindparam, delete, select, update
+from sqlalchemy import BigInteger, Connection, Select, Update, bindparam, literal, or_, select, update
 
 from clew.dialects import Dialect
-from clew.errors import Contention, NotFound, StaleFence
+from clew.errors import AlreadyExists, Contention, InvalidInput, NotFound, StaleFence
+from clew.repository.keys import check_thread_id
 from clew.repository.store import Fence, LockedThread, Store
 from clew.tables import Tables
 
-__all__ = ["check_fence", "clocked", "create_thread", "find_thread", "lock_or_create", "lock_thread", "undo_lock"]
+__all__ = [
+    "check_empty",
+    "check_fence",
+    "clocked",
+    "create_thread",
+    "database_now",
+    "exclusive",
+    "find_thread",
+    "hold_or_create",
+    "holds_anything",
+    "lock_or_create",
+    "lock_thread",
+    "lock_two",
+    "no_such_thread",
+    "shared",
+    "undo_lock",
+]
 
 _ATTEMPTS = 5
 
@@ -51,7 +69,7 @@ def lock_thread(
         if row is not None:
             return LockedThread.of(thread_id, row)
         thread_key = None  # deleted while we waited
-    raise Contention(f"thread {thread_id!r} was deleted and created again {_ATTEMPTS} times during one call; repeat it")
+    raise _in_flux(thread_id)
 
 
 def lock_or_create(
@@ -68,7 +86,48 @@ def lock_or_create(
             assert locked is not None
             return locked, True
         thread_key = None  # somebody else was faster
-    raise Contention(f"thread {thread_id!r} was created and deleted {_ATTEMPTS} times during one call; repeat it")
+    raise _in_flux(thread_id)
+
+
+def lock_two(store: Store, connection: Connection, source: str, target: str, *, puts: int) -> tuple[int, LockedThread]:
+    """(the source's key, the target locked and created where it was not there), locked in the order of their keys.
+
+    The source is held as it is: nobody can write to it or delete it before this transaction ends, and its version and
+    its activity stay.
+
+    Raises:
+        InvalidInput: the two are one thread.
+        NotFound: there is no such source.
+    """
+    check_thread_id(source)
+    check_thread_id(target)
+    if source == target:
+        raise InvalidInput(f"thread {source!r} cannot be copied onto itself")
+    for _ in range(_ATTEMPTS):
+        source_key, target_key = find_thread(store, connection, source), find_thread(store, connection, target)
+        if source_key is None:
+            raise no_such_thread(source)
+        locked = None
+        if target_key is not None and target_key < source_key:
+            locked = lock_thread(store, connection, target, target_key, puts=puts)
+        if connection.execute(exclusive(store.tables, store.dialect), {"key": source_key}).one_or_none() is None:
+            raise no_such_thread(source)
+        if locked is None:  # a thread that has yet to be created has the greater key
+            target_key = find_thread(store, connection, target) or create_thread(store, connection, target)
+            locked = lock_thread(store, connection, target, target_key, puts=puts)
+        if locked is not None:
+            return source_key, locked
+    raise _in_flux(target)
+
+
+def hold_or_create(store: Store, connection: Connection, thread_id: str, statement: Select[Any]) -> LockedThread:
+    """The thread, held by ``statement`` (``shared`` or ``exclusive``) as it is, and created where it was not there."""
+    for _ in range(_ATTEMPTS):
+        key = find_thread(store, connection, thread_id) or create_thread(store, connection, thread_id)
+        row = None if key is None else connection.execute(statement, {"key": key}).one_or_none()
+        if row is not None:
+            return LockedThread.of(thread_id, row)
+    raise _in_flux(thread_id)
 
 
 def create_thread(store: Store, connection: Connection, thread_id: str) -> int | None:
@@ -129,6 +188,27 @@ def check_fence(store: Store, locked: LockedThread, fence: Fence, doing: str) ->
         )
 
 
+def check_empty(store: Store, connection: Connection, locked: LockedThread, doing: str) -> None:
+    """Whether the locked thread holds nothing yet. A lease is nothing.
+
+    Raises:
+        AlreadyExists: it has a checkpoint, a write or a run.
+    """
+    if holds_anything(store, connection, locked.thread_key):
+        raise AlreadyExists(f"{doing}: thread {locked.thread_id!r} is not empty; take another id, or delete it first")
+
+
+def holds_anything(store: Store, connection: Connection, thread_key: int) -> bool:
+    """Whether the thread has a checkpoint, a segment, a write or a run."""
+    return bool(connection.execute(_anything(store.tables), {"key": thread_key}).scalar_one())
+
+
+def database_now(store: Store, connection: Connection) -> datetime:
+    """The database's clock."""
+    now: datetime = connection.execute(select(store.dialect.now().label("now"))).scalar_one()
+    return now
+
+
 def clocked(store: Store, connection: Connection, locked: LockedThread) -> LockedThread:
     """``locked`` with the clock read after the lock, where a lease depends on it.
 
@@ -136,12 +216,31 @@ def clocked(store: Store, connection: Connection, locked: LockedThread) -> Locke
     """
     if locked.lease_until is None:
         return locked
-    return replace(locked, now=connection.execute(select(store.dialect.now().label("now"))).scalar_one())
+    return replace(locked, now=database_now(store, connection))
 
 
 def no_such_thread(thread_id: str) -> NotFound:
     """The error for an operation that needs the thread to exist."""
     return NotFound(f"thread {thread_id!r} does not exist")
+
+
+@cache
+def shared(tables: Tables, dialect: Dialect) -> Select[Any]:
+    """Reads the version row of ``key`` and holds off the thread's deletion."""
+    return dialect.share_lock(_standing(tables, dialect))
+
+
+@cache
+def exclusive(tables: Tables, dialect: Dialect, *, skip_locked: bool = False) -> Select[Any]:
+    """Reads the version row of ``key`` and holds off everything else, ``put_writes`` too; an update would not do that.
+
+    With ``skip_locked`` it gives nothing where somebody else has locked the row.
+    """
+    return dialect.delete_lock(_standing(tables, dialect), skip_locked=skip_locked)
+
+
+def _in_flux(thread_id: str) -> Contention:
+    return Contention(f"thread {thread_id!r} was created and deleted {_ATTEMPTS} times during one call; repeat it")
 
 
 @cache
@@ -173,8 +272,16 @@ def _lock(tables: Tables, dialect: Dialect, active: bool) -> Update:
     )
 
 
-def delete_rows(store: Store, connection: Connection, thread_key: int) -> None:
-    """Delete everything of the thread whose version row this transaction has locked for deletion."""
-    tables = store.tables
-    for table in (*tables.owned, tables.versions, tables.threads):
-        connection.execute(delete(table).where(table.c.thread_key == thread_key))
+@cache
+def _standing(tables: Tables, dialect: Dialect) -> Select[Any]:
+    v = tables.versions.c
+    return select(*v, dialect.now().label("now")).where(v.thread_key == bindparam("key"))
+
+
+@cache
+def _anything(tables: Tables) -> Select[Any]:
+    found = [
+        select(literal(1)).where(table.c.thread_key == bindparam("key")).exists()
+        for table in (tables.checkpoints, tables.segments, tables.pending_writes, tables.runs)
+    ]
+    return select(or_(*found))

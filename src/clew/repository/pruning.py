@@ -14,7 +14,7 @@ from clew.errors import InvalidInput
 from clew.records import CheckpointConfig, PruneReport
 from clew.repository.collecting import delete_seqs
 from clew.repository.keys import check_instant, check_thread_id, namespace_of
-from clew.repository.locking import check_fence, find_thread, lock_thread, undo_lock
+from clew.repository.locking import check_fence, database_now, find_thread, lock_thread, undo_lock
 from clew.repository.store import NO_FENCE, Fence, Store
 from clew.tables import Tables
 
@@ -89,7 +89,7 @@ def preview_prune(store: Store, connection: Connection, thread_id: str, criteria
     key = find_thread(store, connection, check_thread_id(thread_id))
     if key is None:
         return PruneReport(thread_id=thread_id, dry_run=True)
-    now: datetime = connection.execute(select(store.dialect.now().label("now"))).scalar_one()
+    now = database_now(store, connection)
     rows = connection.execute(_listed(store.tables), {"key": key}).all()
     return _report(thread_id, rows, _doomed(rows, criteria, now), dry_run=True)
 

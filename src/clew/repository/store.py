@@ -48,7 +48,7 @@ NO_FENCE: Final = Fence()
 
 @dataclass(frozen=True, slots=True)
 class LockedThread:
-    """A thread's row, locked by this transaction, as it stands after the lock advanced it.
+    """A thread's row, locked by this transaction, as it stands behind the lock.
 
     ``now`` is the database's clock after the lock; ``activity`` is it, or the predecessor's moment if that is later.
     """

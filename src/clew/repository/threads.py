@@ -12,11 +12,11 @@ from sqlalchemy import Connection, Select, bindparam, func, select, union
 
 from clew.errors import InvalidInput
 from clew.records import Page, Thread
-from clew.repository.collecting import delete_seqs
+from clew.repository.collecting import delete_everything, delete_seqs
 from clew.repository.cursors import decode_cursor, encode_cursor
 from clew.repository.expiry import expires_at
 from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_text
-from clew.repository.locking import check_fence, clocked, delete_rows, find_thread, lock_thread, undo_lock
+from clew.repository.locking import check_fence, clocked, exclusive, find_thread, lock_thread, undo_lock
 from clew.repository.runs import delete_run_record
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import Tables
@@ -59,13 +59,11 @@ def delete_thread(store: Store, connection: Connection, thread_id: str, fence: F
     key = find_thread(store, connection, check_thread_id(thread_id))
     if key is None:
         return False
-    v = store.tables.versions.c
-    statement = select(*v, store.dialect.now().label("now")).where(v.thread_key == key)
-    row = connection.execute(store.dialect.delete_lock(statement)).one_or_none()
+    row = connection.execute(exclusive(store.tables, store.dialect), {"key": key}).one_or_none()
     if row is None:
         return False
     check_fence(store, clocked(store, connection, LockedThread.of(thread_id, row)), fence, "delete thread")
-    delete_rows(store, connection, key)
+    delete_everything(store, connection, key)
     return True
 
 

@@ -10,16 +10,14 @@ from sqlalchemy import Connection, Select, bindparam, case, func, or_, select
 
 from clew.codec import Codec
 from clew.dialects import Dialect
-from clew.errors import Contention, StaleFence
+from clew.errors import StaleFence
 from clew.records import PendingWrite
-from clew.repository.locking import check_fence, clocked, create_thread, find_thread
+from clew.repository.locking import check_fence, clocked, hold_or_create, shared
 from clew.repository.request import WriteRow
-from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
+from clew.repository.store import NO_FENCE, Fence, Store
 from clew.tables import Tables
 
 __all__ = ["insert_writes", "put_writes", "read_writes", "write_of"]
-
-_ATTEMPTS = 5
 
 
 def put_writes(
@@ -39,25 +37,15 @@ def put_writes(
     Raises:
         StaleFence: see there.
     """
-    for _ in range(_ATTEMPTS):
-        key = find_thread(store, connection, thread_id)
-        if key is None:
-            key = create_thread(store, connection, thread_id)
-        if key is None:
-            continue
-        row = connection.execute(_shared(store.tables, store.dialect), {"key": key}).one_or_none()
-        if row is None:
-            continue
-        locked = clocked(store, connection, LockedThread.of(thread_id, row))
-        try:
-            check_fence(store, locked, fence, f"put writes of checkpoint {checkpoint_id!r}")
-        except StaleFence:
-            if _all_stored(store, connection, key, namespace, checkpoint_id, rows):
-                return
-            raise
-        insert_writes(store, connection, key, namespace, checkpoint_id, rows)
-        return
-    raise Contention(f"thread {thread_id!r} was created and deleted {_ATTEMPTS} times during one call; repeat it")
+    locked = hold_or_create(store, connection, thread_id, shared(store.tables, store.dialect))
+    locked = clocked(store, connection, locked)
+    try:
+        check_fence(store, locked, fence, f"put writes of checkpoint {checkpoint_id!r}")
+    except StaleFence:
+        if _all_stored(store, connection, locked.thread_key, namespace, checkpoint_id, rows):
+            return
+        raise
+    insert_writes(store, connection, locked.thread_key, namespace, checkpoint_id, rows)
 
 
 def insert_writes(
@@ -120,12 +108,6 @@ def _all_stored(
         )
     }
     return all((row.task_id, row.idx, row.node, row.channel, row.payload) in stored for row in rows)
-
-
-@cache
-def _shared(tables: Tables, dialect: Dialect) -> Select[Any]:
-    v = tables.versions.c
-    return dialect.share_lock(select(*v, dialect.now().label("now")).where(v.thread_key == bindparam("key")))
 
 
 @cache
