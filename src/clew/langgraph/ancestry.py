@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from langgraph.checkpoint.base import DeltaChannelHistory
 from langgraph.checkpoint.serde.types import TASKS
-from sqlalchemy import Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, Select, bindparam, select
 
 from clew.errors import InvalidInput
 from clew.langgraph.checkpoints import FRAME, key_of, tuple_of
-from clew.langgraph.listing import Decoded, read_forms, writes_of
+from clew.langgraph.listing import pool_of, read_forms, writes_of
 from clew.records import CheckpointConfig
 from clew.repository.collecting import delete_seqs
-from clew.repository.finding import by_id, latest
+from clew.repository.finding import by_id, latest, latest_of_each
 from clew.repository.keys import check_thread_id, namespace_text
 from clew.repository.locking import check_fence, find_thread, lock_thread, undo_lock
 from clew.repository.request import described_by
@@ -62,7 +62,7 @@ def delta_history(
         for (found, checkpoint_id), ledger in writes_of(store, connection, key, ids, channels).items()
         if found == namespace
     }
-    decoded = Decoded(store, connection, key, seeds.values())
+    pool = pool_of(store, connection, key, seeds.values())
     for channel, history in empty.items():
         history["writes"] = [
             write
@@ -71,7 +71,7 @@ def delta_history(
             if write[1] == channel
         ]
         if channel in seeds:
-            history["seed"] = decoded.value(seeds[channel])
+            history["seed"] = pool.value(seeds[channel])
     return empty
 
 
@@ -89,7 +89,9 @@ def keep_latest(store: Store, connection: Connection, thread_id: str) -> int:
         return 0
     check_fence(store, locked, NO_FENCE, "prune")
     key, kept = locked.thread_key, set[int]()
-    for namespace, checkpoint_id, seq in connection.execute(_heads(store.tables), {"key": key}).all():
+    for namespace, checkpoint_id, seq in connection.execute(
+        latest_of_each(store.tables, "namespace", "checkpoint_id", "seq"), {"key": key}
+    ).all():
         kept |= {seq, *_needed(store, connection, key, namespace, checkpoint_id)}
     c = store.tables.checkpoints.c
     everything = connection.execute(select(c.seq).where(c.thread_key == key)).scalars()
@@ -132,7 +134,7 @@ def _needed(store: Store, connection: Connection, key: int, namespace: str, chec
 def _is_old(store: Store, connection: Connection, key: int, root: Node) -> bool:
     frame = root.child(FRAME) if isinstance(root, Record) else None
     numbers = frame.child("numbers") if isinstance(frame, Record) else None
-    return numbers is not None and Decoded(store, connection, key, [numbers]).value(numbers)[0] < 4
+    return numbers is not None and pool_of(store, connection, key, [numbers]).value(numbers)[0] < 4
 
 
 def _lineage(
@@ -157,15 +159,6 @@ def _lineage(
         if row.parent_checkpoint_id is None:
             return
         checkpoint_id = row.parent_checkpoint_id
-
-
-@cache
-def _heads(tables: Tables) -> Select[Any]:
-    c, newer = tables.checkpoints.c, tables.checkpoints.alias("newer")
-    last = (
-        select(func.max(newer.c.seq)).where(newer.c.thread_key == bindparam("key")).group_by(newer.c.namespace)
-    ).scalar_subquery()
-    return select(c.namespace, c.checkpoint_id, c.seq).where(c.thread_key == bindparam("key"), c.seq.in_(last))
 
 
 @cache

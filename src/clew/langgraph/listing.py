@@ -5,7 +5,6 @@ Each statement sees its own moment and no lock is held; what was deleted in betw
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +14,6 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import TASKS
 from sqlalchemy import Connection, Select, bindparam, literal, or_, select
 
-from clew.codec import Codec
 from clew.dialects import Dialect
 from clew.errors import CorruptData
 from clew.langgraph.checkpoints import tuple_of, with_sends
@@ -27,10 +25,10 @@ from clew.repository.request import METADATA_SOURCE_AND_STEP, described_by
 from clew.repository.segments import read_segments
 from clew.repository.store import Store
 from clew.repository.writes import write_of
-from clew.structure import Inline, Kind, Node, Record, SegmentMap, Span, decode_manifest, wanted
+from clew.structure import ElementPool, Node, decode_manifest, wanted
 from clew.tables import Tables
 
-__all__ = ["Decoded", "Query", "page", "read_forms", "writes_of"]
+__all__ = ["PAGE", "Query", "page", "pool_of", "read_forms", "writes_of"]
 
 PAGE: Final = 100
 
@@ -88,38 +86,13 @@ def writes_of(
     return found
 
 
-class Decoded:
-    """The elements that some forms name, each decoded once."""
-
-    def __init__(self, store: Store, connection: Connection, thread_key: int, roots: Iterable[Node]) -> None:
-        self._codec: Codec = store.codec
-        spans = wanted(list(roots))
-        segments = SegmentMap(read_segments(store, connection, thread_key, spans))
-        self._starts: dict[int, list[int]] = {}
-        self._values: dict[tuple[int, int], list[Any]] = {}
-        for span in spans:
-            chunks = [part.chunk(low, high) for part, low, high in segments.pieces(span)]
-            self._starts.setdefault(span.log, []).append(span.start)
-            self._values[span.log, span.start] = store.codec.decode_many(span.end - span.start, chunks)
-
-    def value(self, node: Node) -> Any:
-        """The value of a form; lists and mappings are new, what stands in them is shared."""
-        if isinstance(node, Inline):
-            return self._codec.decode(node.data)
-        if isinstance(node, Record):
-            fields = {key: self.value(child) for key, child in zip(node.keys, node.children, strict=True)}
-            return self._codec.rebuild(node.name, fields)
-        values = [value for span in node.spans for value in self._slice(span)]
-        if node.kind is Kind.LIST:
-            return values
-        if node.kind is Kind.LEAF:
-            return values[0]
-        return self._codec.rebuild(node.name, dict(values)) if node.name else dict(values)
-
-    def _slice(self, span: Span) -> list[Any]:
-        starts = self._starts[span.log]
-        start = starts[bisect_right(starts, span.start) - 1]
-        return self._values[span.log, start][span.start - start : span.end - start]
+def pool_of(store: Store, connection: Connection, thread_key: int, roots: Iterable[Node]) -> ElementPool:
+    """The elements that the forms name, each decoded once."""
+    spans = wanted(roots)
+    pool = ElementPool(store.codec, spans)
+    for segment in read_segments(store, connection, thread_key, spans):
+        pool.add(segment)
+    return pool
 
 
 def _rows(
@@ -190,7 +163,7 @@ def _tuples(
     if not rows:
         return []
     forms = read_forms(store, connection, key, [row.seq for row in rows])
-    decoded = Decoded(store, connection, key, forms.values())
+    pool = pool_of(store, connection, key, forms.values())
     writes = writes_of(store, connection, key, [row.checkpoint_id for row in rows])
     found = []
     for row in rows:
@@ -199,7 +172,7 @@ def _tuples(
         address = CheckpointConfig(
             thread_id=thread_id, checkpoint_id=row.checkpoint_id, namespace=parts_of(row.namespace)
         )
-        state = decoded.value(forms[row.seq])
+        state = pool.value(forms[row.seq])
         ledger = writes.get((row.namespace, row.checkpoint_id), ())
         found.append((row, tuple_of(address, row.parent_checkpoint_id, state, _metadata(row), ledger)))
     old = {row.parent_checkpoint_id for row, made in found if made.checkpoint["v"] < 4 and row.parent_checkpoint_id}

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Delete, Select, bindparam, delete, or_, select, update
 
 from clew.dialects import Dialect
-from clew.repository.segments import drop_rows
+from clew.repository.segments import drop_rows, read_layout
 from clew.repository.store import Store
 from clew.structure import Span, SpanSet, decode_spans, log_bytes, spans_within
 from clew.tables import Tables
@@ -87,7 +87,9 @@ def _collect(
         _remove_live(candidates, live, rows)
     if not candidates:
         return
-    layout = _read_layout(store, connection, thread_key, candidates.logs)
+    layout: dict[int, list[tuple[int, int]]] = {}
+    for log, start, count in read_layout(store, connection, thread_key, candidates.logs):
+        layout.setdefault(log, []).append((start, count))
     touched = _touched(layout, candidates, SpanSet(live))
     bounds = {log: (rows[0][0], sum(rows[-1])) for log, rows in touched.items()}
     before, size = 2**62, _BATCH
@@ -137,19 +139,6 @@ def _naming(store: Store, connection: Connection, thread_key: int, logs: Sequenc
     for place in range(width):
         values[f"log{place}"] = log_bytes(logs[min(place, len(logs) - 1)])
     return connection.execute(_naming_statement(store.tables, store.dialect, width), values).all()
-
-
-def _read_layout(
-    store: Store, connection: Connection, thread_key: int, logs: Sequence[int]
-) -> dict[int, list[tuple[int, int]]]:
-    """(start, count) of every row of the logs, in order."""
-    layout: dict[int, list[tuple[int, int]]] = {}
-    rows: Any = connection.execute(
-        _layout(store.tables, store.dialect), {"key": thread_key, "logs": store.dialect.values(logs)}
-    )
-    for log, start, count in rows:
-        layout.setdefault(log, []).append((start, count))
-    return layout
 
 
 def _delete_dead(
@@ -287,16 +276,6 @@ def _naming_statement(tables: Tables, dialect: Dialect, width: int) -> Select[An
     spans = tables.checkpoints.c.spans
     parts = [dialect.contains(spans, bindparam(f"log{place}", type_=spans.type)) for place in range(width)]
     return _below(tables).where(or_(*parts))
-
-
-@cache
-def _layout(tables: Tables, dialect: Dialect) -> Select[Any]:
-    s = tables.segments.c
-    return (
-        select(s.log, s.start, s.count)
-        .where(s.thread_key == bindparam("key"), dialect.among(s.log, "logs"))
-        .order_by(s.log, s.start)
-    )
 
 
 @cache

@@ -23,8 +23,9 @@ from sqlalchemy import (
 )
 
 from clew.dialects import Dialect
+from clew.repository.finding import latest_of_each
 from clew.repository.locking import check_empty, check_fence, lock_two
-from clew.repository.segments import read_segments
+from clew.repository.segments import read_layout, read_segments
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.structure import Segment, Span, SpanSet, decode_spans, encode_payload
 from clew.tables import Tables
@@ -57,7 +58,8 @@ def copy_thread(
     numbered = {**keys, "used": locked.last_seq}
     tables = store.tables
     if latest_only:
-        latest = connection.execute(_latest(tables), {"key": source_key}).all()
+        found = latest_of_each(tables, "seq", "namespace", "checkpoint_id", "spans")
+        latest = connection.execute(found, {"key": source_key}).all()
         where = {**numbered, "seqs": store.dialect.values([row.seq for row in latest])}
         for table in (tables.checkpoints, tables.checkpoint_metadata, tables.resume_evidence):
             connection.execute(_copy_seqs(table, store.dialect), where)
@@ -91,12 +93,9 @@ def copy_elements(
     needed = SpanSet(spans)
     if not needed:
         return
-    layout = connection.execute(
-        _layout(store.tables, store.dialect), {"key": source_key, "logs": store.dialect.values(needed.logs)}
-    ).all()
     whole: list[Span] = []
-    for log, start, count in layout:
-        if needed.covered(log, start, start + count) == count:
+    for log, start, count in read_layout(store, connection, source_key, needed.logs):
+        if count and needed.covered(log, start, start + count) == count:
             if whole and (whole[-1].log, whole[-1].end) == (log, start):
                 whole[-1] = Span(log, whole[-1].start, start + count)
             else:
@@ -203,26 +202,5 @@ def _cut_parents(tables: Tables) -> Any:
 
 
 @cache
-def _latest(tables: Tables) -> Select[Any]:
-    c, newer = tables.checkpoints.c, tables.checkpoints.alias("newer")
-    last = select(func.max(newer.c.seq)).where(newer.c.thread_key == bindparam("key")).group_by(newer.c.namespace)
-    return (
-        select(c.seq, c.namespace, c.checkpoint_id, c.spans)
-        .where(c.thread_key == bindparam("key"), c.seq.in_(last))
-        .order_by(c.seq)
-    )
-
-
-@cache
 def _count(tables: Tables) -> Select[Any]:
     return select(func.count()).where(tables.checkpoints.c.thread_key == bindparam("key"))
-
-
-@cache
-def _layout(tables: Tables, dialect: Dialect) -> Select[Any]:
-    s = tables.segments.c
-    return (
-        select(s.log, s.start, s.count)
-        .where(s.thread_key == bindparam("key"), dialect.among(s.log, "logs"), s.count > 0)
-        .order_by(s.log, s.start)
-    )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, ScalarSelect, Select, bindparam, select
+from sqlalchemy import Connection, ScalarSelect, Select, bindparam, func, select
 
 from clew.errors import CorruptData, NotFound
 from clew.records import CheckpointConfig, CheckpointMetadata, CheckpointSource, ForkOrigin
@@ -23,6 +23,7 @@ __all__ = [
     "in_namespace",
     "key_of",
     "latest",
+    "latest_of_each",
     "metadata_of",
     "newest",
     "no_such_checkpoint",
@@ -70,6 +71,16 @@ def by_id(tables: Tables, *columns: str) -> Select[Any]:
 def latest(tables: Tables, *columns: str) -> Select[Any]:
     """These columns of the latest checkpoint at ``key`` and ``namespace``."""
     return _at_key(tables, columns).order_by(tables.checkpoints.c.seq.desc()).limit(1)
+
+
+@cache
+def latest_of_each(tables: Tables, *columns: str) -> Select[Any]:
+    """These columns of the latest checkpoint of each namespace of the thread ``key``, in the order of their commits."""
+    c, newer = tables.checkpoints.c, tables.checkpoints.alias("newer")
+    last = select(func.max(newer.c.seq)).where(newer.c.thread_key == bindparam("key")).group_by(newer.c.namespace)
+    return (
+        select(*(c[name] for name in columns)).where(c.thread_key == bindparam("key"), c.seq.in_(last)).order_by(c.seq)
+    )
 
 
 def address(config: CheckpointConfig) -> dict[str, Any]:

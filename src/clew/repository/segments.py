@@ -24,7 +24,16 @@ from clew.structure import (
 )
 from clew.tables import Tables
 
-__all__ = ["LogChanges", "changes_for", "drop_rows", "read_logs", "read_segments", "write_changes"]
+__all__ = [
+    "LogChanges",
+    "changes_for",
+    "drop_rows",
+    "encoded",
+    "read_layout",
+    "read_logs",
+    "read_segments",
+    "write_changes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,14 @@ def encoded(row: Row) -> bytes:
     return encode_payload(row.elements or ())
 
 
+def read_layout(
+    store: Store, connection: Connection, thread_key: int, logs: Collection[int]
+) -> list[tuple[int, int, int]]:
+    """(log, start, count) of every row of the logs, in order. A row of no elements marks the tip of its log."""
+    values = {"key": thread_key, "logs": store.dialect.values(sorted(logs))}
+    return [tuple(row) for row in connection.execute(_layout(store.tables, store.dialect), values)]
+
+
 def read_segments(store: Store, connection: Connection, thread_key: int, spans: Sequence[Span]) -> list[Segment]:
     """The rows that hold any part of ``spans``, each once, in one statement.
 
@@ -123,7 +140,7 @@ def read_logs(
     elements = {(segment.log, segment.start): segment for segment in known}
     found: dict[int, list[Row]] = {}
     layout: Any = connection.execute(
-        _layout(store.tables, store.dialect), {"key": thread_key, "logs": store.dialect.values(sorted(logs))}
+        _sizes(store.tables, store.dialect), {"key": thread_key, "logs": store.dialect.values(sorted(logs))}
     )
     for log, start, count, size in layout:
         segment = elements.get((log, start))
@@ -157,10 +174,15 @@ def _tail(rows: Sequence[Row]) -> tuple[Row, ...]:
 def _layout(tables: Tables, dialect: Dialect) -> Select[Any]:
     s = tables.segments.c
     return (
-        select(s.log, s.start, s.count, dialect.size(s.payload))
+        select(s.log, s.start, s.count)
         .where(s.thread_key == bindparam("key"), dialect.among(s.log, "logs"))
         .order_by(s.log, s.start)
     )
+
+
+@cache
+def _sizes(tables: Tables, dialect: Dialect) -> Select[Any]:
+    return _layout(tables, dialect).add_columns(dialect.size(tables.segments.c.payload))
 
 
 @cache

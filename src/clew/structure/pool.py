@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from clew.codec import Codec
 from clew.errors import CorruptData
-from clew.structure.nodes import Inline, Kind, Node, Record, Span
+from clew.structure.nodes import Node, Run, Span
+from clew.structure.reading import value_of
 from clew.structure.segments import Segment
 
 __all__ = ["ElementPool"]
@@ -47,18 +48,7 @@ class ElementPool:
         Raises:
             CorruptData: where an element was in no segment.
         """
-        if isinstance(root, Inline):
-            return self._inline(root.data)
-        if isinstance(root, Record):
-            children = {key: self.value(child) for key, child in zip(root.keys, root.children, strict=True)}
-            return self._codec.rebuild(root.name, children)
-        values = self._elements(root.spans)
-        if root.kind is Kind.LEAF:
-            return values[0]
-        if root.kind is Kind.LIST:
-            return values
-        table = dict(values)
-        return table if root.name is None else self._codec.rebuild(root.name, table)
+        return value_of(self._codec, root, self._inline, self._elements)
 
     def _inline(self, data: bytes) -> Any:
         """Small values are each state's own, unless nobody can change them."""
@@ -69,11 +59,11 @@ class ElementPool:
             self._small[data] = value
         return value
 
-    def _elements(self, spans: Iterable[Span]) -> list[Any]:
+    def _elements(self, run: Run) -> list[Any]:
         if not self._joined:
             self._join()
         found: list[Any] = []
-        for log, start, end in spans:
+        for log, start, end in run.spans:
             pieces = self._pieces.get(log, [])
             index = bisect_right(pieces, start, key=lambda piece: piece[0]) - 1
             first, values = pieces[index] if index >= 0 else (end, [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from clew.structure.encoding import element_hash
 from clew.structure.nodes import Inline, Kind, Node, Record, Run, Span, runs_of
 from clew.structure.segments import Segment
 
-__all__ = ["SegmentMap", "decode", "select_channels", "wanted", "with_elements"]
+__all__ = ["SegmentMap", "decode", "select_channels", "value_of", "wanted", "with_elements"]
 
 
 class SegmentMap:
@@ -46,21 +46,31 @@ class SegmentMap:
 
 def decode(codec: Codec, root: Node, segments: SegmentMap) -> Any:
     """The value of a placed form that has its elements, or whose spans all lie in ``segments``."""
+
+    def elements(run: Run) -> list[Any]:
+        chunks: Sequence[bytes | memoryview] = run.elements or [
+            part.chunk(low, high) for span in run.spans for part, low, high in segments.pieces(span)
+        ]
+        return codec.decode_many(run.count, chunks)
+
+    return value_of(codec, root, codec.decode, elements)
+
+
+def value_of(codec: Codec, root: Node, inline: Callable[[bytes], Any], elements: Callable[[Run], list[Any]]) -> Any:
+    """The value of a placed form; what its inline leaves and its runs hold is asked of the two functions."""
     if isinstance(root, Inline):
-        return codec.decode(root.data)
+        return inline(root.data)
     if isinstance(root, Record):
-        children = {key: decode(codec, child, segments) for key, child in zip(root.keys, root.children, strict=True)}
+        children = {
+            key: value_of(codec, child, inline, elements) for key, child in zip(root.keys, root.children, strict=True)
+        }
         return codec.rebuild(root.name, children)
-    chunks: Sequence[bytes | memoryview] = root.elements or [
-        part.chunk(low, high) for span in root.spans for part, low, high in segments.pieces(span)
-    ]
+    values = elements(root)
     if root.kind is Kind.LEAF:
-        return codec.decode(chunks[0])
-    values = codec.decode_many(root.count, chunks)
+        return values[0]
     if root.kind is Kind.LIST:
         return values
-    table = dict(values)
-    return table if root.name is None else codec.rebuild(root.name, table)
+    return codec.rebuild(root.name, dict(values))
 
 
 def with_elements(codec: Codec, root: Node, segments: SegmentMap) -> Node:
