@@ -106,15 +106,11 @@ class Flows:
         namespace, rows = namespace_text(config.namespace), prepare_writes(self.core.store.codec, writes)
         if not rows:
             return
-        yield self._write(
-            lambda connection: put_writes(
-                self.core.store, connection, thread_id, namespace, checkpoint_id, rows, Fence(lease_token)
-            ),
-            f"put writes of checkpoint {checkpoint_id!r} of thread {thread_id!r}",
-        )
+        doing = f"put writes of checkpoint {checkpoint_id!r} of thread {thread_id!r}"
+        yield self.core.write(doing, put_writes, thread_id, namespace, checkpoint_id, rows, Fence(lease_token))
 
     def get_writes(self, config: CheckpointConfig) -> Step[builtins.list[PendingWrite]]:
-        return self._read(lambda connection: get_writes(self.core.store, connection, config), f"read {_named(config)}")
+        return self.core.read(f"read {_named(config)}", get_writes, config)
 
     def get(self, config: CheckpointConfig) -> Flow[Checkpoint[Any] | None]:
         found = yield self.get_tuple(config, True, None)
@@ -125,65 +121,46 @@ class Flows:
     ) -> Step[CheckpointTuple[Any] | None]:
         if isinstance(channels, str):
             raise InvalidInput("channels must be a collection of names, not one string")
-        core, names = self.core, None if channels is None else frozenset(channels)
-        return self._read(
-            lambda connection: get_tuple(
-                core.store,
-                connection,
-                config,
-                load_state=load_state,
-                channels=names,
-                reader=core.reader,
-                memory=core.memory.get(config.thread_id),
-            ),
+        return self.core.read(
             f"read {_named(config)}",
+            get_tuple,
+            config,
+            load_state=load_state,
+            channels=None if channels is None else frozenset(channels),
+            reader=self.core.reader,
+            memory=self.core.memory.get(config.thread_id),
         )
 
     def list(
         self, thread_id: str, limit: int, cursor: str | None, newest_first: bool, filters: Filters
     ) -> Step[Page[CheckpointMetadata]]:
         filters = replace(filters, **repeatable({"namespace": filters.namespace, "under": filters.under}))
-        return self._read(
-            lambda connection: list_checkpoints(
-                self.core.store,
-                connection,
-                thread_id,
-                limit=limit,
-                cursor=cursor,
-                newest_first=newest_first,
-                filters=filters,
-            ),
+        return self.core.read(
             f"list thread {thread_id!r}",
+            list_checkpoints,
+            thread_id,
+            limit=limit,
+            cursor=cursor,
+            newest_first=newest_first,
+            filters=filters,
         )
 
     def history(self, config: CheckpointConfig, limit: int) -> Step[builtins.list[CheckpointMetadata]]:
-        return self._read(
-            lambda connection: history(self.core.store, connection, config, limit),
-            f"read the history of {_named(config)}",
-        )
+        return self.core.read(f"read the history of {_named(config)}", history, config, limit)
 
     def get_thread(self, thread_id: str) -> Step[Thread | None]:
-        return self._read(
-            lambda connection: get_thread(self.core.store, connection, thread_id), f"read thread {thread_id!r}"
-        )
+        return self.core.read(f"read thread {thread_id!r}", get_thread, thread_id)
 
     def list_threads(self, limit: int, cursor: str | None) -> Step[Page[Thread]]:
         check_limit(limit)
-        return self._read(
-            lambda connection: list_threads(self.core.store, connection, limit=limit, cursor=cursor), "list threads"
-        )
+        return self.core.read("list threads", list_threads, limit=limit, cursor=cursor)
 
     def statistics(self, thread_id: str) -> Step[ThreadStatistics | None]:
-        return self._read(
-            lambda connection: thread_statistics(self.core.store, connection, thread_id),
-            f"measure thread {thread_id!r}",
-        )
+        return self.core.read(f"measure thread {thread_id!r}", thread_statistics, thread_id)
 
     def delete_thread(self, thread_id: str, lease_token: int | None) -> Flow[bool]:
-        deleted: bool = yield self._write(
-            lambda connection: delete_thread(self.core.store, connection, thread_id, Fence(lease_token)),
-            f"delete thread {thread_id!r}",
-        )
+        doing = f"delete thread {thread_id!r}"
+        deleted: bool = yield self.core.write(doing, delete_thread, thread_id, Fence(lease_token))
         self.core.memory.forget(thread_id)
         return deleted
 
@@ -192,32 +169,24 @@ class Flows:
     ) -> Step[int]:
         ids = checkpoint_ids if isinstance(checkpoint_ids, str) else tuple(checkpoint_ids)
         namespace = namespace_of(namespace_text(namespace))  # a unit may run again, and an iterator only once
-        return self._write(
-            lambda connection: delete_checkpoints(
-                self.core.store, connection, thread_id, ids, namespace=namespace, fence=Fence(lease_token)
-            ),
+        return self.core.write(
             f"delete checkpoints of thread {thread_id!r}",
+            delete_checkpoints,
+            thread_id,
+            ids,
+            namespace=namespace,
+            fence=Fence(lease_token),
         )
 
     def delete_by_run(self, run_id: str, thread_id: str | None, lease_token: int | None) -> Flow[int]:
         """A transaction for each thread, in the order of their keys."""
-        store, doing = self.core.store, f"delete run {run_id!r}"
-        if thread_id is not None:
-            threads = [thread_id]
-        else:
-            threads = yield self._read(lambda connection: threads_of_run(store, connection, run_id), doing)
+        doing, threads = f"delete run {run_id!r}", [thread_id]
+        if thread_id is None:
+            threads = yield self.core.read(doing, threads_of_run, run_id)
         total = 0
         for found in threads:
-            total += yield self._write(_delete_run(store, run_id, found, Fence(lease_token)), doing)
+            total += yield self.core.write(doing, delete_run, run_id, found, Fence(lease_token))
         return total
-
-    @staticmethod
-    def _read(unit: Any, doing: str) -> Step[Any]:
-        return Step(unit, "read", doing)
-
-    @staticmethod
-    def _write(unit: Any, doing: str) -> Step[Any]:
-        return Step(unit, "write", doing)
 
 
 def repeatable(filters: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,10 +197,6 @@ def repeatable(filters: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = {name: filters[name] for name in ("namespace", "under") if filters.get(name) is not None}
     return {**filters, **{name: namespace_of(namespace_text(parts)) for name, parts in given.items()}}
-
-
-def _delete_run(store: Any, run_id: str, thread_id: str, fence: Fence) -> Any:
-    return lambda connection: delete_run(store, connection, run_id, thread_id, fence)
 
 
 def _named(config: CheckpointConfig) -> str:

@@ -67,12 +67,12 @@ class RetentionFlows:
     def prune(self, thread_id: str, criteria: Criteria, dry_run: bool, lease_token: int | None) -> Step[PruneReport]:
         doing = f"prune thread {thread_id!r}"
         if dry_run:
-            return self._read(doing, preview_prune, thread_id, criteria)
-        return self._write(doing, prune, thread_id, criteria, Fence(lease_token))
+            return self.core.read(doing, preview_prune, thread_id, criteria)
+        return self.core.write(doing, prune, thread_id, criteria, Fence(lease_token))
 
     def set_expiry(self, thread_id: str, expiry: Expiry, lease_token: int | None) -> Step[datetime | None]:
         doing = f"set the expiry of thread {thread_id!r}"
-        return self._write(doing, set_expiry, thread_id, expiry, Fence(lease_token))
+        return self.core.write(doing, set_expiry, thread_id, expiry, Fence(lease_token))
 
     def sweep(self, now: datetime | None, batch: int, writes_older_than: timedelta) -> Flow[SweepReport]:
         """A transaction for each thread; what is passed over now is found again by a later sweep."""
@@ -83,7 +83,7 @@ class RetentionFlows:
         doing, swept = "sweep", list[tuple[SweptThread, str]]()
         place: tuple[datetime, int] | None = None
         while True:
-            found = yield self._read(doing, expired_threads, now, place, batch)
+            found = yield self.core.read(doing, expired_threads, now, place, batch)
             for _, key in found:
                 swept.append((yield from self._sweep_thread(key, now, writes_older_than)))
             if len(found) < batch:
@@ -91,7 +91,7 @@ class RetentionFlows:
             place = found[-1]
         after = 0
         while True:
-            keys = yield self._read(doing, forlorn_threads, now, writes_older_than, after, batch)
+            keys = yield self.core.read(doing, forlorn_threads, now, writes_older_than, after, batch)
             for key in keys:
                 swept.append((yield from self._sweep_thread(key, now, writes_older_than)))
             if len(keys) < batch:
@@ -108,7 +108,7 @@ class RetentionFlows:
     def _sweep_thread(
         self, thread_key: int, now: datetime | None, writes_older_than: timedelta
     ) -> Flow[tuple[SweptThread, str]]:
-        swept, name = yield self._write("sweep", sweep_thread, thread_key, now, writes_older_than)
+        swept, name = yield self.core.write("sweep", sweep_thread, thread_key, now, writes_older_than)
         if swept.outcome is Outcome.EXPIRED:
             self.core.memory.forget(name)
         return swept, name
@@ -117,36 +117,34 @@ class RetentionFlows:
         """A thread at a time; one that keeps changing is locked for the last look."""
         findings, doing = Findings(), "verify"
         if thread_id is not None:
-            key = yield self._read(doing, find_thread, check_thread_id(thread_id))
+            key = yield self.core.read(doing, find_thread, check_thread_id(thread_id))
             if key is not None:
                 findings.include((yield from self._verify_thread(key, thread_id)))
             return findings.report()
         after = 0
-        while threads := (yield self._read(doing, threads_to_verify, after)):
+        while threads := (yield self.core.read(doing, threads_to_verify, after)):
             for key, name in threads:
                 findings.include((yield from self._verify_thread(key, name)))
             after = threads[-1][0]
-        findings.include((yield self._read(doing, orphans)))
+        findings.include((yield self.core.read(doing, orphans)))
         return findings.report()
 
     def _verify_thread(self, thread_key: int, thread_id: str) -> Flow[Findings]:
-        store, doing = self.core.store, f"verify thread {thread_id!r}"
+        doing = f"verify thread {thread_id!r}"
         for _ in range(_LOOKS):
-            findings: Findings | None = yield self._read(doing, verify_thread, thread_key, thread_id)
+            findings: Findings | None = yield self.core.read(doing, verify_thread, thread_key, thread_id)
             if findings is not None:
                 return findings
-        locked: Findings = yield Step(
-            lambda connection: verify_thread(store, connection, thread_key, thread_id, lock=True), "write", doing
-        )
+        locked: Findings = yield self.core.write(doing, verify_thread, thread_key, thread_id, lock=True)
         return locked
 
     def compact(self, thread_id: str, lease_token: int | None) -> Step[CompactReport]:
-        return self._write(f"compact thread {thread_id!r}", compact, thread_id, Fence(lease_token))
+        return self.core.write(f"compact thread {thread_id!r}", compact, thread_id, Fence(lease_token))
 
     def export_thread(self, thread_id: str, target: File, progress: Progress | None) -> Flow[TransferReport]:
         """A step for each batch; the file is written to in between, while nothing is held."""
         doing = f"export thread {thread_id!r}"
-        export: Export = yield self._read(doing, begin_export, thread_id)
+        export: Export = yield self.core.read(doing, begin_export, thread_id)
         digest = blake2b(digest_size=32)
         with _written(target) as write:
 
@@ -159,28 +157,28 @@ class RetentionFlows:
 
             put_away(export.first_lines)
             while export.remaining:
-                lines, export.remaining, count = yield self._read(doing, element_lines, export)
+                lines, export.remaining, count = yield self.core.read(doing, element_lines, export)
                 export.counts.elements += count
                 put_away(lines)
             while True:
-                lines, export.seq = yield self._read(doing, row_lines, export)
+                lines, export.seq = yield self.core.read(doing, row_lines, export)
                 if not lines:
                     break
                 export.counts.checkpoints += len(lines)
                 put_away(lines)
             while True:
-                lines, export.evidence_seq = yield self._read(doing, evidence_lines, export)
+                lines, export.evidence_seq = yield self.core.read(doing, evidence_lines, export)
                 if not lines:
                     break
                 export.counts.evidence += len(lines)
                 put_away(lines)
             while True:
-                lines, export.place = yield self._read(doing, write_lines, export)
+                lines, export.place = yield self.core.read(doing, write_lines, export)
                 if not lines:
                     break
                 export.counts.writes += len(lines)
                 put_away(lines)
-            write((yield self._read(doing, finish_export, export, digest.hexdigest())))
+            write((yield self.core.read(doing, finish_export, export, digest.hexdigest())))
         return export.counts.report(thread_id)
 
     def import_thread(self, source: File, thread_id: str | None, progress: Progress | None) -> Flow[TransferReport]:
@@ -194,14 +192,6 @@ class RetentionFlows:
             report: TransferReport = yield Step(unit, "write", "import a thread")
         self.core.memory.forget(report.thread_id)
         return report
-
-    def _read(self, doing: str, operation: Callable[..., T], *arguments: Any) -> Step[T]:
-        store = self.core.store
-        return Step(lambda connection: operation(store, connection, *arguments), "read", doing)
-
-    def _write(self, doing: str, operation: Callable[..., T], *arguments: Any) -> Step[T]:
-        store = self.core.store
-        return Step(lambda connection: operation(store, connection, *arguments), "write", doing)
 
 
 @contextmanager

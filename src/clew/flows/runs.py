@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
-
-from sqlalchemy import Connection
 
 from clew.errors import InvalidInput
 from clew.flows.steps import Core, Step
@@ -26,7 +23,7 @@ class RunFlows:
         self.core = core
 
     def get(self, run_id: str, thread_id: str | None) -> Step[Run | None]:
-        return self._read(runs.get_run, f"read run {run_id!r}", run_id, thread_id)
+        return self.core.read(f"read run {run_id!r}", runs.get_run, run_id, thread_id)
 
     def list(
         self,
@@ -37,9 +34,9 @@ class RunFlows:
         cursor: str | None,
     ) -> Step[Page[Run]]:
         check_limit(limit)
-        return self._read(
-            runs.list_runs,
+        return self.core.read(
             "list runs",
+            runs.list_runs,
             status=status,
             thread_id=thread_id,
             parent_run_id=parent_run_id,
@@ -49,7 +46,9 @@ class RunFlows:
 
     def list_resumable(self, thread_id: str | None, limit: int, cursor: str | None) -> Step[Page[Run]]:
         check_limit(limit)
-        return self._read(runs.list_resumable, "list resumable runs", thread_id=thread_id, limit=limit, cursor=cursor)
+        return self.core.read(
+            "list resumable runs", runs.list_resumable, thread_id=thread_id, limit=limit, cursor=cursor
+        )
 
     def finish(
         self,
@@ -67,9 +66,9 @@ class RunFlows:
             raise InvalidInput(f"finish run {run_id!r}: a failed run needs an error")
         if finished is not RunStatus.FAILED and error is not None:
             raise InvalidInput(f"finish run {run_id!r}: a {finished.value} run has no error")
-        return self._write(
-            runs.finish_run,
+        return self.core.write(
             f"finish run {run_id!r}",
+            runs.finish_run,
             check_id("run_id", run_id),
             finished,
             error,
@@ -80,51 +79,37 @@ class RunFlows:
     def request_suspend(self, run_id: str, reason: str, thread_id: str | None) -> Step[Run]:
         runs.check_text("reason", reason)
         doing = f"request suspension of run {run_id!r}"
-        return self._write(runs.request_suspend, doing, check_id("run_id", run_id), reason, thread_id)
+        return self.core.write(doing, runs.request_suspend, check_id("run_id", run_id), reason, thread_id)
 
     def usage(self, thread_id: str) -> Step[Usage]:
-        return self._read(runs.thread_usage, f"sum up the usage of thread {thread_id!r}", thread_id)
+        return self.core.read(f"sum up the usage of thread {thread_id!r}", runs.thread_usage, thread_id)
 
     def boundaries(self, run_id: str, thread_id: str | None, limit: int, cursor: str | None) -> Step[Page[Boundary]]:
         check_limit(limit)
         doing = f"list the boundaries of run {run_id!r}"
-        return self._read(resuming.list_boundaries, doing, run_id, thread_id=thread_id, limit=limit, cursor=cursor)
+        return self.core.read(doing, resuming.list_boundaries, run_id, thread_id=thread_id, limit=limit, cursor=cursor)
 
     def get_checkpoint(self, config: CheckpointConfig) -> Step[AgentCheckpoint | None]:
         doing = f"read agent checkpoint {config.checkpoint_id!r} of thread {config.thread_id!r}"
-        return self._read(resuming.get_agent_checkpoint, doing, config)
+        return self.core.read(doing, resuming.get_agent_checkpoint, config)
 
     def resume_snapshot(self, run_id: str, thread_id: str | None) -> Step[ResumeSnapshot | None]:
-        return self._read(resuming.resume_snapshot, f"read run {run_id!r}", run_id, thread_id)
+        return self.core.read(f"read run {run_id!r}", resuming.resume_snapshot, run_id, thread_id)
 
     def acquire_lease(self, thread_id: str, owner: str, ttl_s: float) -> Step[Lease]:
         leases.check_ttl(ttl_s)
         doing = f"acquire the lease of thread {thread_id!r}"
-        return self._write(leases.acquire_lease, doing, thread_id, owner, ttl_s)
+        return self.core.write(doing, leases.acquire_lease, thread_id, owner, ttl_s)
 
     def renew_lease(self, thread_id: str, token: int, ttl_s: float) -> Step[Lease]:
         leases.check_ttl(ttl_s)
-        return self._write(leases.renew_lease, f"renew the lease of thread {thread_id!r}", thread_id, token, ttl_s)
+        return self.core.write(f"renew the lease of thread {thread_id!r}", leases.renew_lease, thread_id, token, ttl_s)
 
     def release_lease(self, thread_id: str, token: int) -> Step[bool]:
-        return self._write(leases.release_lease, f"release the lease of thread {thread_id!r}", thread_id, token)
+        return self.core.write(f"release the lease of thread {thread_id!r}", leases.release_lease, thread_id, token)
 
     def get_lease(self, thread_id: str) -> Step[Lease | None]:
-        return self._read(leases.get_lease, f"read the lease of thread {thread_id!r}", thread_id)
-
-    def _read(self, operation: Any, doing: str, *args: Any, **kwargs: Any) -> Step[Any]:
-        return Step(self._unit(operation, *args, **kwargs), "read", doing)
-
-    def _write(self, operation: Any, doing: str, *args: Any, **kwargs: Any) -> Step[Any]:
-        return Step(self._unit(operation, *args, **kwargs), "write", doing)
-
-    def _unit(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        store = self.core.store
-
-        def unit(connection: Connection) -> Any:
-            return operation(store, connection, *args, **kwargs)
-
-        return unit
+        return self.core.read(f"read the lease of thread {thread_id!r}", leases.get_lease, thread_id)
 
 
 def _finished(status: RunStatus | str) -> RunStatus:

@@ -50,3 +50,15 @@ class Core:
     memory: Memory
     reader: StateReader[Any]
     one_statement: bool
+
+    def read(self, doing: str, operation: Callable[..., Any], *args: Any, **options: Any) -> Step[Any]:
+        """The step of one operation of the repository that only reads."""
+        return self._step("read", doing, operation, args, options)
+
+    def write(self, doing: str, operation: Callable[..., Any], *args: Any, **options: Any) -> Step[Any]:
+        """The step of one operation of the repository that is a transaction."""
+        return self._step("write", doing, operation, args, options)
+
+    def _step(self, mode: Mode, doing: str, operation: Callable[..., Any], args: Any, options: Any) -> Step[Any]:
+        store = self.store
+        return Step(lambda connection: operation(store, connection, *args, **options), mode, doing)

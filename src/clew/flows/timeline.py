@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Connection
 
 from clew import repository
 from clew.errors import InvalidInput
@@ -114,13 +113,10 @@ class TimelineFlows:
         return self._write(repository.copy_thread, source, target, latest_only=latest_only, fence=Fence(lease_token))
 
     def _read(self, operation: Callable[..., Any], *args: Any, **options: Any) -> Step[Any]:
-        return Step(self._unit(operation, *args, **options), "read", _doing(operation, args[0]))
+        return self.core.read(_doing(operation, args[0]), operation, *args, **options)
 
     def _write(self, operation: Callable[..., Any], *args: Any, **options: Any) -> Step[Any]:
-        return Step(self._unit(operation, *args, **options), "write", _doing(operation, args[0]))
-
-    def _unit(self, operation: Callable[..., Any], *args: Any, **options: Any) -> Callable[[Connection], Any]:
-        return lambda connection: operation(self.core.store, connection, *args, **options)
+        return self.core.write(_doing(operation, args[0]), operation, *args, **options)
 
 
 def _doing(operation: Callable[..., Any], subject: CheckpointConfig | str) -> str:

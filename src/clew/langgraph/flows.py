@@ -128,7 +128,6 @@ class SaverFlows:
 
     def page(self, place: Place) -> Flow[list[CheckpointTuple]]:
         """The next tuples of a listing; an empty list at its end. Nothing is held between two pages."""
-        store = self.core.store
         while place.left is None or place.left > 0:
             if not place.threads:
                 if not place.more_threads:
@@ -137,11 +136,8 @@ class SaverFlows:
                 continue
             thread_id, position = place.threads[0], place.position
             size = PAGE if place.left is None else min(PAGE, place.left)
-            found, place.position = yield Step(
-                lambda connection: page(store, connection, thread_id, place.query, position, size),  # noqa: B023
-                "read",
-                f"list thread {thread_id!r}",
-            )
+            doing = f"list thread {thread_id!r}"
+            found, place.position = yield self.core.read(doing, page, thread_id, place.query, position, size)
             if place.position is None:
                 place.threads.popleft()
             if place.left is not None:
@@ -161,13 +157,9 @@ class SaverFlows:
 
     def copy_thread(self, source: str, target: str) -> Flow[None]:
         """A source that does not exist is copied as what it is: nothing."""
-        store = self.core.store
+        doing = f"copy thread {source!r} to {target!r}"
         try:
-            yield Step(
-                lambda connection: copy_thread(store, connection, str(source), str(target)),
-                "write",
-                f"copy thread {source!r} to {target!r}",
-            )
+            yield self.core.write(doing, copy_thread, str(source), str(target))
         except NotFound:
             return
         self.core.memory.forget(str(target))
@@ -175,34 +167,21 @@ class SaverFlows:
     def prune(self, thread_ids: Iterable[str], strategy: str) -> Flow[None]:
         """A transaction for each thread."""
         check_strategy(strategy)
-        store = self.core.store
         for thread_id in map(str, thread_ids):
             if strategy == "delete":
                 yield from self.delete_thread(thread_id)
             else:
-                yield Step(_pruned(store, thread_id), "write", f"prune thread {thread_id!r}")
+                yield self.core.write(f"prune thread {thread_id!r}", keep_latest, thread_id)
 
     def delta_history(
         self, config: Mapping[str, Any], channels: Sequence[str]
     ) -> Step[Mapping[str, DeltaChannelHistory]]:
-        address, names = address_of(config), list(channels)
-        return Step(
-            lambda connection: delta_history(self.core.store, connection, address, names),
-            "read",
-            f"read the delta channels of thread {address.thread_id!r}",
-        )
+        address = address_of(config)
+        doing = f"read the delta channels of thread {address.thread_id!r}"
+        return self.core.read(doing, delta_history, address, list(channels))
 
     def _more_threads(self, place: Place) -> Flow[None]:
-        cursor = place.cursor
-        found = yield Step(
-            lambda connection: list_threads(self.core.store, connection, limit=_THREADS, cursor=cursor),
-            "read",
-            "list threads",
-        )
+        found = yield self.core.read("list threads", list_threads, limit=_THREADS, cursor=place.cursor)
         place.threads.extend(thread.thread_id for thread in found.items)
         place.cursor = found.next_cursor
         place.more_threads = found.next_cursor is not None
-
-
-def _pruned(store: Any, thread_id: str) -> Any:
-    return lambda connection: keep_latest(store, connection, thread_id)

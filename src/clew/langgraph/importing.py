@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, select
 
 from clew.async_checkpointer import AsyncCheckpointer
 from clew.drivers import AsyncDriver
@@ -23,7 +23,7 @@ from clew.flows import Flows, Step
 from clew.langgraph.channels import Trail
 from clew.langgraph.checkpoints import namespace_of, namespace_text, write_of_task
 from clew.langgraph.flows import SaverFlows
-from clew.langgraph.sources import Source, StoredCheckpoint, StoredWrite, detect
+from clew.langgraph.sources import Source, StoredCheckpoint, StoredWrite, detect, table_bytes
 from clew.records import CheckpointConfig
 from clew.repository.keys import check_thread_id
 from clew.repository.keys import namespace_of as parts_of
@@ -185,11 +185,5 @@ def _present(
 
 def _size(store: Store, connection: Connection) -> int:
     """The bytes that clew's tables take, on SQLite the whole file."""
-    if connection.dialect.name == "sqlite":
-        statement = text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
-        return int(connection.execute(statement).scalar_one())
-    schema = f"{store.tables.schema}." if store.tables.schema else ""
-    names = [f"{schema}{table.name}" for table in (store.tables.threads, store.tables.versions, *store.tables.owned)]
-    return sum(
-        connection.execute(select(func.pg_total_relation_size(func.to_regclass(name)))).scalar_one() for name in names
-    )
+    tables = store.tables
+    return table_bytes(connection, [table.fullname for table in (tables.threads, tables.versions, *tables.owned)])

@@ -6,7 +6,7 @@ Nothing is made of a stored value: an object stays the bytes that it is, so no c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ from clew.codec import Serialized
 from clew.errors import InvalidInput, Unserializable
 from clew.langgraph.channels import Serde
 
-__all__ = ["KeptSerde", "Source", "StoredCheckpoint", "StoredWrite", "detect"]
+__all__ = ["KeptSerde", "Source", "StoredCheckpoint", "StoredWrite", "detect", "table_bytes"]
 
 _KEY: Final = ("thread_id", "checkpoint_ns", "checkpoint_id")
 _PACKED: Final = ormsgpack.OPT_NON_STR_KEYS
@@ -83,17 +83,8 @@ class Source:
 
     def size(self, connection: Connection) -> int:
         """The bytes that its tables take, on SQLite the whole file."""
-        if connection.dialect.name == "sqlite":
-            return int(
-                connection.execute(
-                    text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
-                ).scalar_one()
-            )
         names = ["checkpoints", self.writes_table, *(["checkpoint_blobs"] if self.blobs else [])]
-        return sum(
-            connection.execute(text("SELECT pg_total_relation_size(to_regclass(:name))"), {"name": name}).scalar_one()
-            for name in names
-        )
+        return table_bytes(connection, names)
 
     def threads(self, connection: Connection) -> list[str]:
         """The threads that have anything, in order of their ids."""
@@ -209,6 +200,15 @@ def detect(connection: Connection, serde: Serde | None = None) -> Source:
             columns = {found["name"] for found in inspector.get_columns(writes)}
             return Source(writes, value, "task_path" in columns, blobs, serde)
     raise InvalidInput("this is no database of LangGraph's SqliteSaver or PostgresSaver: their tables are not there")
+
+
+def table_bytes(connection: Connection, names: Iterable[str]) -> int:
+    """The bytes that these tables take with their indexes, on SQLite those of the whole file."""
+    if connection.dialect.name == "sqlite":
+        statement = text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+        return int(connection.execute(statement).scalar_one())
+    statement = text("SELECT pg_total_relation_size(to_regclass(:name))")
+    return sum(connection.execute(statement, {"name": name}).scalar_one() for name in names)
 
 
 def _at(statement: Any, source: Any, thread_id: str, ns: str, checkpoint_id: str) -> Any:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Integer, LargeBinary, SmallI
 
 from clew.errors import InvalidInput
 from clew.records import TransferReport
-from clew.repository.keys import check_id, namespace_text
+from clew.repository.keys import check_id, namespace_text, text_bytes
 from clew.tables import EPOCH, MICROSECOND, Moment
 
 __all__ = [
@@ -71,6 +71,10 @@ class Counts:
     def done(self) -> int:
         """What ``Progress`` is told."""
         return self.checkpoints + self.elements
+
+    def closing(self, digest: str) -> dict[str, Any]:
+        """What the last line says; ``digest`` is of everything above it."""
+        return {**asdict(self), "digest": digest}
 
     def report(self, thread_id: str) -> TransferReport:
         """As the caller gets it."""
@@ -201,10 +205,5 @@ def _from_json(column: Column[Any], value: Any) -> Any:
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidInput(f"{name} must be a string")
-    if "\0" in value:
-        raise InvalidInput(f"{name} must not hold a NUL character")
-    try:
-        value.encode()
-    except UnicodeEncodeError as exc:
-        raise InvalidInput(f"{name} must not hold a lone surrogate") from exc
+    text_bytes(name, value)
     return value

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Delete, Select, bindparam, delete, exists, nu
 
 from clew.errors import InvalidInput
 from clew.repository.collecting import delete_everything
-from clew.repository.keys import check_age, check_instant, check_limit, check_thread_id
+from clew.repository.keys import check_age, check_instant, check_limit, check_thread_id, instant_before
 from clew.repository.locking import (
     check_fence,
     clocked,
@@ -178,11 +178,7 @@ def sweep_thread(
 
 
 def _before(store: Store, connection: Connection, now: datetime | None, age: timedelta) -> datetime:
-    moment = database_now(store, connection) if now is None else now
-    try:
-        return moment - age
-    except OverflowError:
-        return datetime.min.replace(tzinfo=moment.tzinfo)
+    return instant_before(database_now(store, connection) if now is None else now, age)
 
 
 @cache

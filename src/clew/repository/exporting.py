@@ -19,7 +19,7 @@ from clew.repository.keys import check_thread_id
 from clew.repository.locking import find_thread, no_such_thread
 from clew.repository.scanning import WritePlace, live_spans, place_of, writes_behind
 from clew.repository.store import Store
-from clew.structure import Span, decode_payload
+from clew.structure import Span, chunked, decode_payload
 from clew.tables import EPOCH, MICROSECOND
 
 __all__ = ["Export", "begin_export", "element_lines", "evidence_lines", "finish_export", "row_lines", "write_lines"]
@@ -27,7 +27,6 @@ __all__ = ["Export", "begin_export", "element_lines", "evidence_lines", "finish_
 _BATCH: Final = 200
 _ASKED: Final = 64
 _ROWS: Final = 16
-_LINE_BYTES: Final = 256 * 1024
 
 
 @dataclass(slots=True)
@@ -99,7 +98,7 @@ def element_lines(store: Store, connection: Connection, export: Export) -> tuple
         Contention: an element is not there any more: its checkpoint was deleted.
         CorruptData: a row cannot be read.
     """
-    asked = _asked(export.remaining)
+    asked = export.remaining[:_ASKED]
     statement = store.dialect.segments(store.tables)
     log, start = statement.selected_columns["log"], statement.selected_columns["start"]
     rows: Any = connection.execute(
@@ -178,38 +177,15 @@ def finish_export(store: Store, connection: Connection, export: Export, digest: 
     counts = export.counts
     if there != export.checkpoints or counts.checkpoints != export.checkpoints or counts.elements != export.elements:
         raise _changed(export)
-    return dump(
-        {
-            "end": {
-                "checkpoints": counts.checkpoints,
-                "elements": counts.elements,
-                "writes": counts.writes,
-                "runs": counts.runs,
-                "evidence": counts.evidence,
-                "digest": digest,
-            }
-        }
-    )
-
-
-def _asked(remaining: Sequence[Span]) -> list[Span]:
-    """The next spans to ask for."""
-    return list(remaining[:_ASKED])
+    return dump({"end": counts.closing(digest)})
 
 
 def _lines(log: int, start: int, elements: Sequence[bytes]) -> list[bytes]:
-    lines, first, size = [], 0, 0
-    for index, element in enumerate(elements):
-        if index > first and size + len(element) > _LINE_BYTES:
-            lines.append(_line(log, start + first, elements[first:index]))
-            first, size = index, 0
-        size += len(element)
-    lines.append(_line(log, start + first, elements[first:]))
+    lines: list[bytes] = []
+    for chunk in chunked(elements):
+        lines.append(dump({"elements": [log, start, [b64encode(element).decode() for element in chunk]]}))
+        start += len(chunk)
     return lines
-
-
-def _line(log: int, start: int, elements: Sequence[bytes]) -> bytes:
-    return dump({"elements": [log, start, [b64encode(element).decode() for element in elements]]})
 
 
 def _changed(export: Export) -> Contention:

@@ -85,7 +85,7 @@ def import_thread(
             progress(incoming.counts.done, incoming.total)
     if incoming is None or not incoming.ended:
         raise InvalidInput(f"import, line {number + 1}: the lines break off before the last one; nothing was stored")
-    incoming.finish()
+    incoming.flush()
     return incoming.counts.report(incoming.thread_id)
 
 
@@ -181,11 +181,15 @@ class _Incoming:
             else:
                 self._end(line[kind], digest)
         if self._pending_rows >= _BATCH_ROWS or self._pending_bytes >= _BATCH_BYTES:
-            self._flush()
+            self.flush()
 
-    def finish(self) -> None:
-        """Send the last rows."""
-        self._flush()
+    def flush(self) -> None:
+        """Send the rows that have come since the last time."""
+        # Those that others refer to come first, the reverse of the order in which a thread is deleted.
+        for table in reversed(self.store.tables.owned):
+            if rows := self._pending.pop(table.name, None):
+                self.connection.execute(table.insert(), rows)
+        self._pending_rows = self._pending_bytes = 0
 
     def _run(self, values: Any) -> None:
         row = row_of(self.store.tables.runs, values, self.thread_key)
@@ -262,16 +266,7 @@ class _Incoming:
         self._add(self.store.tables.pending_writes, row)
 
     def _end(self, values: Any, digest: str) -> None:
-        counts = self.counts
-        expected = {
-            "checkpoints": counts.checkpoints,
-            "elements": counts.elements,
-            "writes": counts.writes,
-            "runs": counts.runs,
-            "evidence": counts.evidence,
-            "digest": digest,
-        }
-        if values != expected:
+        if values != self.counts.closing(digest):
             raise InvalidInput("what came above is not what was exported: the counts or the digest do not match")
         self._elements.check_all_claimed()
         self.ended = True
@@ -285,13 +280,6 @@ class _Incoming:
         self._pending.setdefault(table.name, []).append(row)
         self._pending_rows += 1
         self._pending_bytes += sum(len(value) for value in row.values() if isinstance(value, bytes | str))
-
-    def _flush(self) -> None:
-        # Those that others refer to come first, the reverse of the order in which a thread is deleted.
-        for table in reversed(self.store.tables.owned):
-            if rows := self._pending.pop(table.name, None):
-                self.connection.execute(table.insert(), rows)
-        self._pending_rows = self._pending_bytes = 0
 
 
 def _is_strings(value: Any) -> bool:

@@ -23,14 +23,19 @@ __all__ = [
     "check_instant",
     "check_label",
     "check_limit",
+    "check_step",
     "check_thread_id",
+    "filter_texts",
     "fits_a_column",
+    "instant_before",
+    "metadata_term",
     "metadata_terms",
     "metadata_text",
     "namespace_of",
     "namespace_parts",
     "namespace_text",
     "namespaces_below",
+    "text_bytes",
 ]
 
 ID_BYTES: Final = 512
@@ -70,6 +75,13 @@ def check_limit(limit: int) -> int:
     return limit
 
 
+def check_step(step: int) -> int:
+    """``step``, if a checkpoint can be of it. Raises InvalidInput."""
+    if not fits_a_column(step):
+        raise InvalidInput(f"step must be an integer of 64 bits, not {step!r}")
+    return step
+
+
 def check_age(name: str, value: timedelta) -> timedelta:
     """``value``, if it is a time that has passed. Raises InvalidInput."""
     if not isinstance(value, timedelta):
@@ -77,6 +89,14 @@ def check_age(name: str, value: timedelta) -> timedelta:
     if value < timedelta(0):
         raise InvalidInput(f"{name} must not be negative")
     return value
+
+
+def instant_before(now: datetime, age: timedelta) -> datetime:
+    """The instant that lies ``age`` before ``now``, or the calendar's first where it would lie before that one."""
+    try:
+        return now - age
+    except OverflowError:
+        return datetime.min.replace(tzinfo=now.tzinfo)
 
 
 def check_instant(name: str, value: datetime) -> datetime:
@@ -90,6 +110,16 @@ def check_instant(name: str, value: datetime) -> datetime:
     except OverflowError as exc:
         raise InvalidInput(f"{name} lies beyond the calendar in UTC") from exc
     return value
+
+
+def text_bytes(name: str, value: str) -> int:
+    """How many bytes the text takes in UTF-8. Raises InvalidInput where a column cannot hold it."""
+    if "\0" in value:
+        raise InvalidInput(f"{name} must not hold a NUL character")
+    try:
+        return len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError as exc:
+        raise InvalidInput(f"{name} must not hold a lone surrogate") from exc
 
 
 def fits_a_column(value: Any) -> bool:
@@ -168,12 +198,7 @@ def filter_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fitting(name: str, value: str, max_bytes: int) -> str:
-    if "\0" in value:
-        raise InvalidInput(f"{name} must not hold a NUL character")
-    try:
-        size = len(value) if value.isascii() else len(value.encode())
-    except UnicodeEncodeError as exc:
-        raise InvalidInput(f"{name} must not hold a lone surrogate") from exc
+    size = text_bytes(name, value)
     if size > max_bytes:
         raise InvalidInput(f"{name} may take at most {max_bytes} bytes, this one takes {size}")
     return value

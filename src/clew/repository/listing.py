@@ -20,9 +20,9 @@ from clew.repository.keys import (
     check_id,
     check_instant,
     check_limit,
+    check_step,
     check_thread_id,
     filter_texts,
-    fits_a_column,
     metadata_term,
     namespace_text,
     namespaces_below,
@@ -133,9 +133,7 @@ def _conditions(store: Store, filters: Filters) -> list[ColumnElement[bool]]:
             raise InvalidInput(f"source must be one of {', '.join(CheckpointSource)}, not {filters.source!r}")
         conditions.append(c.source == source.value)
     if filters.step is not None:
-        if not fits_a_column(filters.step):
-            raise InvalidInput(f"step must be an integer of 64 bits, not {filters.step!r}")
-        conditions.append(c.step == filters.step)
+        conditions.append(c.step == check_step(filters.step))
     for name, instant in (("created_before", filters.created_before), ("created_after", filters.created_after)):
         if instant is not None:
             check_instant(name, instant)

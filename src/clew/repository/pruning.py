@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Select, bindparam, select
 from clew.errors import InvalidInput
 from clew.records import CheckpointConfig, PruneReport
 from clew.repository.collecting import delete_seqs
-from clew.repository.keys import check_instant, check_thread_id, namespace_of
+from clew.repository.keys import check_instant, check_thread_id, instant_before, namespace_of
 from clew.repository.locking import check_fence, database_now, find_thread, lock_thread, undo_lock
 from clew.repository.store import NO_FENCE, Fence, Store
 from clew.tables import Tables
@@ -57,10 +57,7 @@ class Criteria:
         """What a checkpoint must be newer than to be kept, if that is asked for."""
         if not isinstance(self.newer_than, timedelta):
             return self.newer_than
-        try:
-            return now - self.newer_than
-        except OverflowError:
-            return datetime.min.replace(tzinfo=now.tzinfo)
+        return instant_before(now, self.newer_than)
 
 
 def prune(

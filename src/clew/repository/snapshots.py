@@ -22,7 +22,7 @@ from clew.records import (
 )
 from clew.repository.fetching import StateReader, get_tuple
 from clew.repository.finding import in_namespace, metadata_of, newest
-from clew.repository.keys import check_instant, check_limit, check_thread_id, namespace_text
+from clew.repository.keys import check_instant, check_limit, check_step, check_thread_id, namespace_text
 from clew.repository.lineage import walk
 from clew.repository.store import Store
 from clew.repository.together import attempts, gone_too_often, named, read_together
@@ -86,9 +86,8 @@ def at_step(
     store: Store, connection: Connection, thread_id: str, step: int, namespace: Iterable[str], reader: StateReader[Any]
 ) -> StateSnapshot[Any] | None:
     """The newest snapshot of this step in the namespace, or None."""
-    if type(step) is not int or not -(2**63) <= step < 2**63:
-        raise InvalidInput(f"step must be an integer of 64 bits, not {step!r}")
-    return _found(store, connection, thread_id, namespace, reader, _at_step(store.tables), {"at": step})
+    where = {"at": check_step(step)}
+    return _found(store, connection, thread_id, namespace, reader, _at_step(store.tables), where)
 
 
 def state_history(
