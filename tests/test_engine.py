@@ -29,7 +29,7 @@ from clew.engine import (
     wrap_async,
     wrap_sync,
 )
-from clew.engine.failures import translate, translating
+from clew.engine.failures import read
 from clew.errors import (
     ClewError,
     Contention,
@@ -344,7 +344,9 @@ class Refused(Exception):
 def test_a_servers_code_decides_what_an_error_means(
     state: str, kind: type[ClewError], maybe_stored: bool | None
 ) -> None:
-    error = translate(Refused(state), doing="put", sent=True)
+    failure = read(Refused(state))
+    assert failure is not None
+    error = failure.error("put", sent=True)
     assert type(error) is kind
     assert state in str(error)
     assert "secret" not in str(error)
@@ -353,15 +355,7 @@ def test_a_servers_code_decides_what_an_error_means(
 
 @pytest.mark.parametrize("exc", [KeyError("x"), asyncio.CancelledError(), KeyboardInterrupt(), WrongContext("x")])
 def test_what_is_no_databases_error_is_left_alone(exc: BaseException) -> None:
-    assert translate(exc, doing="put") is None
-
-
-def test_a_hosts_transaction_gets_our_errors_too(database: SyncDatabase) -> None:
-    with database.engine.connect() as connection:
-        with pytest.raises(ClewError, match="could not put") as refusal, translating("put"):
-            connection.exec_driver_sql("SELEC 1")
-        assert refusal.value.__cause__ is not None
-        connection.rollback()
+    assert read(exc) is None
 
 
 # -- lost connections --------------------------------------------------------------------------------------------------

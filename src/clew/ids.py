@@ -12,13 +12,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-__all__ = ["Clock", "IdSource", "SortableIds", "new_checkpoint_id", "new_id", "utc_now"]
+__all__ = ["Clock", "SortableIds", "new_checkpoint_id", "new_id"]
 
 Clock: TypeAlias = Callable[[], datetime]
 """Gives the present instant, with a time zone. Injected in tests; ``created_at`` comes from the database instead."""
-
-IdSource: TypeAlias = Callable[[], str]
-"""Gives an id that it has not given before."""
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _SHIFTS = tuple(range(125, -1, -5))
@@ -29,7 +26,7 @@ _STEP_BYTES = 4
 _MAX_ID = (1 << 128) - 1
 
 
-def utc_now() -> datetime:
+def _utc_now() -> datetime:
     """The system's clock, in UTC."""
     return datetime.now(UTC)
 
@@ -40,7 +37,7 @@ class SortableIds:
     Threads may share one. ``randomness`` gives as many random bytes as it is asked for.
     """
 
-    def __init__(self, clock: Clock = utc_now, randomness: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(self, clock: Clock = _utc_now, randomness: Callable[[int], bytes] = os.urandom) -> None:
         self._clock = clock
         self._randomness = randomness
         self._last = 0

@@ -30,7 +30,7 @@ from clew.records import (
 from clew.repository import PutRequest
 from clew.repository.batching import LedgerRows
 
-__all__ = ["AsyncRecorder", "Recorder"]
+__all__ = ["DEFAULT_PENDING", "AsyncRecorder", "Recorder"]
 
 _log = logging.getLogger("clew")
 DEFAULT_PENDING: Final = 256

@@ -32,9 +32,8 @@ from sqlalchemy import (
     text,
 )
 
-__all__ = ["EPOCH", "MICROSECOND", "PREFIX", "VERSION_TABLE", "Moment", "Tables", "tables_for"]
+__all__ = ["EPOCH", "MICROSECOND", "VERSION_TABLE", "Moment", "Tables", "tables_for"]
 
-PREFIX: Final = "clew_"
 VERSION_TABLE: Final = "clew_alembic_version"
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -91,6 +91,47 @@ IMPORTS: Final = [found for path in PATHS for found in imports(path, MODULES)]
 OWN: Final = [found for found in IMPORTS if found.imported.split(".")[0] == "clew"]
 
 
+# What applications import, and what the command line puts together, is not held against this tree.
+PUBLIC: Final = {"clew", "clew.langgraph", "clew.migrate", "clew.cli.__main__"}
+
+
+def exports(path: Path) -> tuple[set[str], set[str]]:
+    """(``__all__``, the names that annotations in the module need besides, and the commands of a command's module)."""
+    exported: set[str] = set()
+    named = {"COMMANDS"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            exported = set(ast.literal_eval(node.value))
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if annotation is not None:
+                named |= {found.id for found in ast.walk(annotation) if isinstance(found, ast.Name)}
+    return exported, named
+
+
+def uses() -> Iterator[tuple[str, str, str]]:
+    """(importer, module, name) for every name that is imported from a module here, or read off one."""
+    root = SOURCE.parents[1]
+    folders = (SOURCE, *(root / name for name in ("tests", "benchmarks", "docs", "examples")))
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
+        importer = module_name(path) if path.is_relative_to(SOURCE) else str(path)
+        tree, modules = ast.parse(path.read_text()), dict[str, str]()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+                for alias in node.names:
+                    if (module := f"{node.module}.{alias.name}") in MODULES:
+                        modules[alias.asname or alias.name] = module
+                    else:
+                        yield importer, node.module, alias.name
+            elif isinstance(node, ast.Import):
+                modules |= {alias.asname: alias.name for alias in node.names if alias.asname and alias.name in MODULES}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+                yield importer, modules[node.value.id], node.attr
+
+
+USED: Final = set(uses())
+
+
 def part(module: str) -> str:
     """``clew.repository.writes`` is of the part ``repository``; the package's own front page is of none."""
     return module.split(".")[1] if "." in module else ""
@@ -143,6 +184,19 @@ def test_no_two_modules_import_each_other_by_any_way_round() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as cycle:
         pytest.fail(" → ".join(cycle.args[1]))
+
+
+def test_what_a_module_exports_is_what_others_import_from_it() -> None:
+    wrong = []
+    for module, path in zip(map(module_name, PATHS), PATHS, strict=True):
+        exported, named = exports(path)
+        inside = {name for importer, source, name in USED if source == module and importer in MODULES}
+        missing = inside - exported
+        if module not in PUBLIC:
+            idle = exported - named - {name for _, source, name in USED if source == module}
+            missing |= {f"{name}, which nobody imports" for name in idle}
+        wrong += [f"{module}: {name}" for name in sorted(missing)]
+    assert wrong == []
 
 
 def test_only_extras_drivers_and_alembic_are_imported_inside_functions() -> None:

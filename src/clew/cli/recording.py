@@ -15,7 +15,7 @@ from clew.cli.transcripts import Run, read_runs
 from clew.errors import InvalidInput
 from clew.records import Checkpoint
 
-__all__ = ["COMMANDS", "checkpoints_of", "record_run"]
+__all__ = ["COMMANDS", "checkpoints_of"]
 
 
 async def record(
@@ -43,7 +43,7 @@ async def record(
         with progress("recording", sum(len(run.messages) for run in runs)) as advance:
             for run in runs:
                 thread_id = run.run_id if thread is None else thread
-                new = await record_run(checkpointer, thread_id, run, advance)
+                new = await _record_run(checkpointer, thread_id, run, advance)
                 recorded.append(
                     {
                         "thread_id": thread_id,
@@ -63,7 +63,7 @@ async def record(
 COMMANDS: Final = (record,)
 
 
-async def record_run(
+async def _record_run(
     checkpointer: AsyncCheckpointer[Any], thread_id: str, run: Run, advance: Callable[[], None]
 ) -> int:
     """Put the run's checkpoints, each on its predecessor; how many the thread has gained."""

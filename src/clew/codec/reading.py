@@ -12,7 +12,7 @@ from clew.codec.extensions import READERS, Tag, array_header
 from clew.codec.registry import Registry
 from clew.errors import ClewError, CorruptData
 
-__all__ = ["Reading", "rebuilt"]
+__all__ = ["Reading", "holds_bytes", "rebuilt"]
 
 _END: Final = object()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from clew.dialects.contract import Dialect, FastPut
+from clew.dialects.contract import Dialect
 from clew.dialects.postgres import POSTGRES
 from clew.dialects.sqlite import SQLITE
 from clew.errors import InvalidInput
 
-__all__ = ["POSTGRES", "SQLITE", "Dialect", "FastPut", "dialect_named"]
+__all__ = ["POSTGRES", "Dialect", "dialect_named"]
 
 
 def dialect_named(name: str) -> Dialect:

@@ -7,14 +7,13 @@ from clew.engine.bound import AwaitedBoundDatabase, BoundDatabase, bound_async, 
 from clew.engine.database import Mode, SyncDatabase
 from clew.engine.opening import open_async, open_sync, wrap_async, wrap_sync
 from clew.engine.options import EngineOptions
-from clew.engine.urls import DatabaseUrl, parse
+from clew.engine.urls import parse
 
 __all__ = [
     "AsyncDatabase",
     "AwaitedBoundDatabase",
     "AwaitedDatabase",
     "BoundDatabase",
-    "DatabaseUrl",
     "EngineOptions",
     "Mode",
     "SyncDatabase",

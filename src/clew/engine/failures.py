@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
@@ -18,7 +16,7 @@ from sqlalchemy import exc as sa
 
 from clew.errors import ClewError, Contention, CorruptData, InvalidInput, SchemaMismatch, StorageUnavailable
 
-__all__ = ["Failure", "Kind", "read", "translate", "translating"]
+__all__ = ["Failure", "Kind", "read"]
 
 
 class Kind(Enum):
@@ -82,29 +80,11 @@ class Failure:
         return StorageUnavailable(f"{message}; nothing was stored")
 
 
-def translate(exc: BaseException, *, doing: str, sent: bool = False, connecting: bool = False) -> ClewError | None:
-    """clew's error for ``exc``; None where it is no database's error and should pass as it is."""
-    failure = read(exc, connecting=connecting)
-    return None if failure is None else failure.error(doing, sent=sent)
-
-
-@contextmanager
-def translating(doing: str) -> Iterator[None]:
-    """Run the block inside a transaction that is not ours, and so is neither retried nor committed here.
-
-    Raises:
-        ClewError: the block failed with an error of a lower library, which is chained.
-    """
-    try:
-        yield
-    except Exception as exc:
-        if (error := translate(exc, doing=doing)) is None:
-            raise
-        raise error from exc
-
-
 def read(exc: BaseException, *, connecting: bool = False) -> Failure | None:
-    """What ``exc`` means. ``connecting`` says that no connection was at hand yet, so that an ``OSError`` is one."""
+    """What ``exc`` means; None where it is no database's error and should pass as it is.
+
+    ``connecting`` says that no connection was at hand yet, so that an ``OSError`` is one.
+    """
     if isinstance(exc, ClewError) or not isinstance(exc, Exception):
         return None
     if isinstance(exc, sa.TimeoutError):

@@ -22,7 +22,7 @@ from clew.repository.keys import check_id, check_thread_id, namespace_of, namesp
 from clew.repository.memory import ThreadMemory
 from clew.structure import Node
 
-__all__ = ["Item", "Recorded", "RecordingFlows"]
+__all__ = ["BATCH", "Item", "Recorded", "RecordingFlows"]
 
 Item: TypeAlias = PutRequest | LedgerRows
 """What is written: a checkpoint, or writes for the ledger of one."""

@@ -33,7 +33,6 @@ from clew.structure.manifest import manifest_size
 __all__ = [
     "FRAME",
     "address_of",
-    "channel_of",
     "config_of",
     "key_of",
     "metadata_for",
@@ -216,7 +215,7 @@ def with_sends(found: CheckpointTuple, parent_writes: Sequence[tuple[str, str, A
     return found
 
 
-def channel_of(key: Any) -> Any:
+def _channel_of(key: Any) -> Any:
     """The channel that has this key in a state; a key of clew's own interface may be no text, and stays as it is."""
     return key[:-1] if isinstance(key, str) and key.startswith(FRAME) else key
 
@@ -225,7 +224,7 @@ def _checkpoint(checkpoint_id: str, state: Any) -> Any:
     if not isinstance(state, dict):
         state = {"__root__": state}
     frame = state.pop(FRAME, None)
-    values = {channel_of(key): value for key, value in state.items()}
+    values = {_channel_of(key): value for key, value in state.items()}
     if frame is None:  # written by clew's own interface
         return {
             "v": 4,

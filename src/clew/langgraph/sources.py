@@ -18,7 +18,7 @@ from clew.codec import Serialized
 from clew.errors import InvalidInput, Unserializable
 from clew.langgraph.channels import Serde
 
-__all__ = ["KeptSerde", "Source", "StoredCheckpoint", "StoredWrite", "detect", "table_bytes"]
+__all__ = ["Source", "StoredCheckpoint", "StoredWrite", "detect", "table_bytes"]
 
 _KEY: Final = ("thread_id", "checkpoint_ns", "checkpoint_id")
 _PACKED: Final = ormsgpack.OPT_NON_STR_KEYS

@@ -19,8 +19,6 @@ from clew.ids import new_checkpoint_id
 from clew.records.record import Count, JsonObject, LeftOut, Record, Str
 
 __all__ = [
-    "ENVELOPE_SCHEMA",
-    "ENVELOPE_VERSION",
     "AgentCheckpoint",
     "AgentExecutionNode",
     "AgentResumeCursor",

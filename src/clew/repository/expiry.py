@@ -30,7 +30,16 @@ from clew.repository.locking import (
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import MICROSECOND, Tables
 
-__all__ = ["Expiry", "Outcome", "SweptThread", "expired_threads", "forlorn_threads", "set_expiry", "sweep_thread"]
+__all__ = [
+    "Expiry",
+    "Outcome",
+    "SweptThread",
+    "expired_threads",
+    "expires_at",
+    "forlorn_threads",
+    "set_expiry",
+    "sweep_thread",
+]
 
 _LARGEST: Final = timedelta(days=365_000)
 

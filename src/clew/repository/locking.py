@@ -24,7 +24,6 @@ __all__ = [
     "check_empty",
     "check_fence",
     "clocked",
-    "create_thread",
     "database_now",
     "exclusive",
     "find_thread",
@@ -80,7 +79,7 @@ def lock_or_create(
         locked = lock_thread(store, connection, thread_id, thread_key, puts=puts)
         if locked is not None:
             return locked, False
-        created = create_thread(store, connection, thread_id)
+        created = _create_thread(store, connection, thread_id)
         if created is not None:
             locked = lock_thread(store, connection, thread_id, created, puts=puts)
             assert locked is not None
@@ -113,7 +112,7 @@ def lock_two(store: Store, connection: Connection, source: str, target: str, *, 
         if connection.execute(exclusive(store.tables, store.dialect), {"key": source_key}).one_or_none() is None:
             raise no_such_thread(source)
         if locked is None:  # a thread that has yet to be created has the greater key
-            target_key = find_thread(store, connection, target) or create_thread(store, connection, target)
+            target_key = find_thread(store, connection, target) or _create_thread(store, connection, target)
             locked = lock_thread(store, connection, target, target_key, puts=puts)
         if locked is not None:
             return source_key, locked
@@ -123,14 +122,14 @@ def lock_two(store: Store, connection: Connection, source: str, target: str, *, 
 def hold_or_create(store: Store, connection: Connection, thread_id: str, statement: Select[Any]) -> LockedThread:
     """The thread, held by ``statement`` (``shared`` or ``exclusive``) as it is, and created where it was not there."""
     for _ in range(_ATTEMPTS):
-        key = find_thread(store, connection, thread_id) or create_thread(store, connection, thread_id)
+        key = find_thread(store, connection, thread_id) or _create_thread(store, connection, thread_id)
         row = None if key is None else connection.execute(statement, {"key": key}).one_or_none()
         if row is not None:
             return LockedThread.of(thread_id, row)
     raise _in_flux(thread_id)
 
 
-def create_thread(store: Store, connection: Connection, thread_id: str) -> int | None:
+def _create_thread(store: Store, connection: Connection, thread_id: str) -> int | None:
     """A new thread's key, or None where the thread exists already. It is not listed until it has a checkpoint."""
     tables, now = store.tables, store.dialect.now()
     made = connection.execute(

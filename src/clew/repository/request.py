@@ -25,7 +25,16 @@ from clew.records import (
 from clew.repository.keys import check_id, check_label, check_thread_id, metadata_terms, metadata_text, namespace_text
 from clew.structure import Node, digest_of, encode
 
-__all__ = ["PutRequest", "WriteRow", "described_by", "metadata_form", "prepare", "prepare_writes"]
+__all__ = [
+    "METADATA_SOURCE_AND_STEP",
+    "METADATA_STORED",
+    "PutRequest",
+    "WriteRow",
+    "described_by",
+    "metadata_form",
+    "prepare",
+    "prepare_writes",
+]
 
 METADATA_STORED: Final = 0
 METADATA_EMPTY: Final = 1

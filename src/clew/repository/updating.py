@@ -19,7 +19,7 @@ from clew.repository.putting import Put, put
 from clew.repository.request import prepare
 from clew.repository.store import Fence, Store
 
-__all__ = ["Reducer", "merged", "update_states"]
+__all__ = ["Reducer", "update_states"]
 
 Reducer: TypeAlias = Callable[[Any, Any], Any]
 
@@ -53,7 +53,7 @@ def update_states(
     base, made = found.checkpoint, []
     hint = None
     for update, checkpoint_id in zip(updates, ids, strict=True):
-        state = (reducer or merged)(base.state, update.update)
+        state = (reducer or _merged)(base.state, update.update)
         base = _updated(base, update, state, checkpoint_id)
         request = prepare(store.codec, base, hint, node=update.as_node)
         hint = request.root
@@ -61,7 +61,7 @@ def update_states(
     return made
 
 
-def merged(state: Any, update: Any) -> Any:
+def _merged(state: Any, update: Any) -> Any:
     """The reducer where none is given: a shallow merge of mappings, or of the fields of a model or dataclass.
 
     Raises:

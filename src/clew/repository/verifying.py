@@ -35,7 +35,7 @@ from clew.structure import (
 )
 from clew.tables import Tables
 
-__all__ = ["MOST_PROBLEMS", "Findings", "orphans", "threads_to_verify", "verify_thread"]
+__all__ = ["Findings", "orphans", "threads_to_verify", "verify_thread"]
 
 MOST_PROBLEMS: Final = 1000
 _BATCH: Final = 100

@@ -5,19 +5,12 @@ against base to manifest and new elements), ``segments`` (elements to rows, merg
 ``reading`` (back to the value), ``live`` (what is still named).
 """
 
-from clew.structure.diff import (
-    Gap,
-    Place,
-    differences,
-    gaps_between,
-    places,
-    same,
-)
+from clew.structure.diff import differences, gaps_between, places, same
 from clew.structure.encoding import digest_of, encode
 from clew.structure.live import SpanSet
 from clew.structure.manifest import decode_manifest, decode_spans, log_bytes, spans_within
 from clew.structure.nodes import Inline, Kind, Node, Record, Run, Span, runs_of, spans_of
-from clew.structure.placing import Append, Placement, Tips, place
+from clew.structure.placing import Append, Placement, place
 from clew.structure.pool import ElementPool
 from clew.structure.reading import SegmentMap, decode, select_channels, wanted, with_elements
 from clew.structure.segments import Row, Segment, chunked, decode_payload, due, encode_payload
@@ -25,11 +18,9 @@ from clew.structure.segments import Row, Segment, chunked, decode_payload, due, 
 __all__ = [
     "Append",
     "ElementPool",
-    "Gap",
     "Inline",
     "Kind",
     "Node",
-    "Place",
     "Placement",
     "Record",
     "Row",
@@ -38,7 +29,6 @@ __all__ = [
     "SegmentMap",
     "Span",
     "SpanSet",
-    "Tips",
     "chunked",
     "decode",
     "decode_manifest",

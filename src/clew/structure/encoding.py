@@ -14,7 +14,16 @@ from clew.codec import Codec, child_path
 from clew.structure.manifest import manifest_size
 from clew.structure.nodes import Inline, Kind, Node, Record, Run
 
-__all__ = ["common_prefix", "common_suffix", "digest_of", "element_hash", "encode"]
+__all__ = [
+    "INLINE_BYTES",
+    "MANIFEST_BYTES",
+    "SPILLED_INLINE_BYTES",
+    "common_prefix",
+    "common_suffix",
+    "digest_of",
+    "element_hash",
+    "encode",
+]
 
 INLINE_BYTES: Final = 256
 """A leaf below this stands in the manifest."""

@@ -24,7 +24,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-__all__ = ["Row", "Segment", "chunked", "decode_payload", "due", "encode_payload"]
+__all__ = ["ROW_BYTES", "Row", "Segment", "chunked", "decode_payload", "due", "encode_payload"]
 
 COMPRESSED_BYTES: Final = 512
 """A body below this is not worth compressing; it will be, once it is merged."""
