@@ -37,7 +37,7 @@ format: $(VENV)/.dev ## rewrite the code to the format that `make check` asks fo
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.dev ## write docs/cli.md and docs/reference.md anew from the code
+docs: $(VENV)/.dev ## write what is made from the code in docs/ anew
 	$(BIN)/python docs/generate.py
 
 bench: $(VENV)/.dev ## the benchmark against LangGraph's savers

@@ -1,10 +1,11 @@
-"""Writes the two pages that are made from the code: ``cli.md`` and ``reference.md``. ``make docs`` runs it.
+"""Writes what is made from the code: ``cli.md``, ``reference.md``, and the list of modules in ``architecture.md``.
 
 ``tests/test_generated_docs.py`` holds the pages equal to what this makes.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import typing
@@ -20,7 +21,9 @@ from clew import migrate
 from clew.cli.__main__ import app
 
 FOLDER: Final = Path(__file__).parent
+PACKAGE: Final = FOLDER.parent / "src" / "clew"
 WIDTH: Final = 100
+BEGIN, END = "<!-- modules:begin -->", "<!-- modules:end -->"
 NOTE: Final = "<!-- Made by `make docs` from the code; change it there. -->"
 CLI_INTRODUCTION: Final = """\
 The database is `--url`, else the environment's `CLEW_URL`. With `--json` a command prints one JSON object a line.
@@ -229,7 +232,32 @@ def _metavar(argument: Any) -> str:
     return str(argument.metavar or argument.name.upper())
 
 
-PAGES: Final = {FOLDER / "cli.md": cli_page, FOLDER / "reference.md": reference_page}
+def architecture_page() -> str:
+    """The page with the modules' first sentences between its markers, layer by layer as CONTRIBUTING has them."""
+    layers = (FOLDER.parent / "CONTRIBUTING.md").read_text()
+    parts = []
+    for what, where in re.findall(r"^\| \d \| ([^|]*) \| ([^|]*) \|$", layers, re.MULTILINE):
+        paths = [path for place in re.findall(r"`([\w./]+)`", where) for path in _modules(PACKAGE / place)]
+        lines = [f"| `{path.relative_to(PACKAGE)}` | {_first_sentence(path)} |" for path in paths]
+        parts.append("\n".join([f"| {what} | |", "|---|---|", *lines]))
+    before, _, rest = (FOLDER / "architecture.md").read_text().partition(BEGIN)
+    return "\n\n".join([f"{before}{BEGIN}", *parts, f"{END}{rest.partition(END)[2]}"])
+
+
+def _modules(place: Path) -> list[Path]:
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place]
+
+
+def _first_sentence(path: Path) -> str:
+    docstring = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+    return re.sub(r"``(.+?)``", r"`\1`", re.split(r"(?<=\.)\s", docstring)[0])
+
+
+PAGES: Final = {
+    FOLDER / "cli.md": cli_page,
+    FOLDER / "reference.md": reference_page,
+    FOLDER / "architecture.md": architecture_page,
+}
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["cli.md", "reference.md"])
+@pytest.mark.parametrize("name", ["architecture.md", "cli.md", "reference.md"])
 def test_a_generated_page_is_what_the_code_says(name: str) -> None:
     page = DOCS / name
     assert page.read_text() == generator().PAGES[page](), "run `make docs`"
@@ -52,6 +52,26 @@ def test_every_public_name_is_in_the_reference() -> None:
 def test_the_tree_of_errors_is_that_of_the_module() -> None:
     tree = re.findall(r"[─│ ]([A-Z]\w+)  ", (DOCS / "errors.md").read_text())
     assert sorted(set(tree)) == sorted({name for name in clew.errors.__all__ if name != "ClewError"})
+
+
+def test_every_error_is_in_the_table_of_what_to_do() -> None:
+    table = (DOCS / "errors.md").read_text().partition("## What to do")[2].partition("```")[0]
+    told = set(re.findall(r"`(\w+)`", table))
+    missing = [
+        name
+        for name in clew.errors.__all__
+        if not ({cls.__name__ for cls in getattr(clew, name).__mro__} - {"ClewError", "Conflict"}) & told
+    ]
+    assert missing == ["ClewError", "Conflict"]  # nobody raises a bare one of the second
+
+
+def test_every_level_that_is_logged_at_is_documented() -> None:
+    used = {
+        level.upper()
+        for path in (ROOT / "src").rglob("*.py")
+        for level in re.findall(r"\b_log\.(\w+)\(", path.read_text())
+    }
+    assert set(re.findall(r"^\| `([A-Z]+)` \|", (DOCS / "logging.md").read_text(), re.MULTILINE)) == used
 
 
 def test_the_invariants_are_numbered_and_each_names_a_test_that_exists() -> None:

@@ -49,8 +49,9 @@ class Checkpointer(Generic[State]):
     touched and which stays open. Either is a context manager.
 
     Every method raises ``StorageUnavailable`` where the database cannot be reached or answers too late, ``Contention``
-    where other transactions kept getting in the way, ``SchemaMismatch`` where the schema is not this version's, and
-    ``WrongContext`` after ``close()`` or in a forked child; the methods name only what is theirs.
+    where other transactions kept getting in the way, ``SchemaMismatch`` where the schema is not this version's,
+    ``InvalidInput`` for an id or a namespace that cannot be stored and for a limit out of range, and ``WrongContext``
+    after ``close()`` or in a forked child; the methods name only what is theirs.
     """
 
     def __init__(
@@ -284,9 +285,11 @@ class Checkpointer(Generic[State]):
         """The checkpoint with all its writes, its parent's address and its listing record, or None.
 
         With ``load_state=False`` its state is ``clew.NOT_LOADED`` and nothing of it is read. With ``channels`` only
-        these top-level keys are read, and the state is a plain dict of those that are there.
+        these top-level keys are read, and the state is a plain dict of those that are there; a mapping of more than 64
+        keys is read whole for it, and a state that is no mapping is given as it is.
 
         Raises:
+            InvalidInput: ``channels`` is a single string.
             CorruptData: naming the checkpoint, where a stored row cannot be read.
         """
         return self._driver.run(self._flows.get_tuple(config, load_state, channels))
@@ -391,6 +394,7 @@ class Checkpointer(Generic[State]):
         parent, and what nobody names any more is removed. Unknown ids are passed over.
 
         Raises:
+            InvalidInput: ``checkpoint_ids`` is a single string.
             StaleFence: see ``put``.
         """
         return self._driver.run(self._flows.delete_checkpoints(thread_id, checkpoint_ids, namespace, lease_token))

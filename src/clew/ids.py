@@ -1,7 +1,8 @@
 """Ids that sort by the time they were made, and the clock they are made from. No record and no database is known here.
 
 An id is 128 bits as 26 characters of Crockford's base 32, the form that ULIDs have: 48 bits of milliseconds since 1970,
-then 80 random ones. Its order is a convenience for people; *latest* never depends on it (design, section 5).
+then 80 random ones. Its order is a convenience for people: *latest* never depends on it (docs/design.md, "Order and
+time").
 """
 
 from __future__ import annotations

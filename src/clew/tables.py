@@ -1,7 +1,7 @@
 """The tables, declared once for both databases. No statement and no migration stands here.
 
 Every primary key and unique constraint of a thread-owned table starts with ``thread_key``, and no foreign key leaves
-the thread but to the two thread tables (design, section 5).
+the thread but to the two thread tables: so the schema can be distributed by ``thread_key``.
 """
 
 from __future__ import annotations

@@ -127,6 +127,8 @@ class Runs:
     def acquire_lease(self, thread_id: str, owner: str, ttl_s: float = 30.0) -> int:
         """A token for ``ttl_s`` seconds, by the database's clock: the right to write to the thread, for one holder.
 
+        ``ttl_s`` is more than 0 and at most 366 days, here and in ``renew_lease``.
+
         The token is greater than any before it, and never comes back, not even after the thread was deleted. From now
         on no write without it, or with an older one, is stored. The thread is created where there is none. ``owner``
         says to people who holds the lease: the same owner is refused too, until it is released or has lapsed.

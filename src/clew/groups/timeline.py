@@ -24,7 +24,7 @@ __all__ = ["AsyncTimeline", "Timeline"]
 
 
 class Timeline:
-    """Looks back into a thread and changes its course. Every method is one transaction.
+    """Looks back into a thread and changes its course. Every change is one transaction.
 
     Where a ``CheckpointConfig`` has no id, the latest checkpoint of its namespace is meant.
     """

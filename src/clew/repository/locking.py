@@ -1,8 +1,8 @@
 """Finding, creating and locking a thread: the first statements of every transaction that changes one.
 
-The rule (design, section 3): lock by updating the version row, as a statement of its own; check everything else in
-later statements. A statement that waited for a row lock re-reads only the locked row, and whatever else it looked at
-is stale (PostgreSQL manual, "Read Committed Isolation Level").
+The rule (docs/design.md, "Concurrency: one rule"): lock by updating the version row, as a statement of its own; check
+everything else in later statements. A statement that waited for a row lock re-reads only the locked row, and whatever
+else it looked at is stale (PostgreSQL manual, "Read Committed Isolation Level").
 """
 
 from __future__ import annotations

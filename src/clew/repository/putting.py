@@ -1,6 +1,6 @@
 """The put, on both ways: one statement where the thread's version is the remembered one, else locked and looked up.
 
-The order of checks on the locked way (design, section 3): equal duplicate, lease, expected head, base and log tips.
+The order of checks on the locked way: equal duplicate, lease, expected head, base and log tips.
 """
 
 from __future__ import annotations
