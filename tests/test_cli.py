@@ -312,6 +312,7 @@ def test_objects_in_sets_and_as_keys_are_shown_without_their_classes_too(cli: Cl
     assert cli.json("verify", "t")[0]["problems"] == []
 
 
+@pytest.mark.invariant(35)
 def test_what_was_stored_can_neither_style_nor_steer_the_terminal(cli: Cli) -> None:
     assert cli.url
     with clew.Checkpointer.open(cli.url) as checkpointer:
@@ -437,6 +438,7 @@ def test_without_a_url_a_command_says_how_to_give_one(chat: str) -> None:
         assert Cli(None).refusal(*words.split()) == said
 
 
+@pytest.mark.invariant(35)
 def test_no_password_is_ever_printed() -> None:
     for url in (
         "postgresql://me:hunter2@127.0.0.1:1/x",

@@ -95,6 +95,7 @@ def is_there(checkpointer: Any, thread_id: str, name: str) -> bool:
 
 
 # In SQLite a statement has been answered when the next one begins, and that is the first case.
+@pytest.mark.invariant(42)
 @pytest.mark.parametrize(("database", "when"), [("sqlite", "before"), ("postgres", "before"), ("postgres", "after")])
 def test_a_worker_killed_at_any_statement_leaves_all_it_acknowledged_and_nothing_by_halves(
     request: pytest.FixtureRequest, tmp_path: Path, database: str, when: str
@@ -151,6 +152,7 @@ def restart(session: postgres_server.Session) -> None:
     server.control("restart", "-l", str(server.log), "-m", "immediate")
 
 
+@pytest.mark.invariant(42)
 def test_a_server_stopped_at_once_five_times_under_load_loses_nothing_it_acknowledged(
     own_server: postgres_server.Session,
 ) -> None:
@@ -274,6 +276,7 @@ def proxy(postgres_url: str) -> Iterator[Proxy]:
     made.close()
 
 
+@pytest.mark.invariant(43)
 @pytest.mark.parametrize("way", ["locked", "one statement"])
 def test_a_connection_cut_after_the_commit_was_sent_is_told_and_the_retry_is_recognised(proxy: Proxy, way: str) -> None:
     with Checkpointer.open(proxy.url) as checkpointer:
@@ -329,6 +332,7 @@ def compare_and_set(database_url: str, seconds: float) -> None:
     assert set(lineage) == won
 
 
+@pytest.mark.invariant(47)
 def test_eight_processes_that_compare_and_set_make_one_chain(database_url: str) -> None:
     compare_and_set(database_url, 2)
 
@@ -338,6 +342,7 @@ def test_eight_processes_that_compare_and_set_for_twenty_seconds_make_one_chain(
     compare_and_set(database_url, 20)
 
 
+@pytest.mark.invariant(48)
 def test_a_holder_that_was_stopped_while_another_took_over_is_refused(database_url: str) -> None:
     holder = worker("hold", database_url, "1.5")
     assert holder.stdin is not None
@@ -394,6 +399,7 @@ def outcome(call: Any) -> Any:
         return type(exc).__name__
 
 
+@pytest.mark.invariant(49)
 def test_a_renewal_that_waited_longer_than_its_lease_has_not_lapsed_on_return(database_url: str) -> None:
     with Checkpointer.open(database_url) as checkpointer:
         token = checkpointer.runs.acquire_lease("t", "alice", 0.5)
@@ -402,6 +408,7 @@ def test_a_renewal_that_waited_longer_than_its_lease_has_not_lapsed_on_return(da
         checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="a", state=1), lease_token=token)
 
 
+@pytest.mark.invariant(49)
 @pytest.mark.parametrize("way", ["locked", "one statement", "writes"])
 def test_a_write_that_waited_longer_than_its_lease_is_refused(database_url: str, way: str) -> None:
     with Checkpointer.open(database_url) as checkpointer:

@@ -128,6 +128,7 @@ def test_a_write_is_kept_and_so_is_a_statement(database: SyncDatabase) -> None:
     assert checked_out(database) == 0
 
 
+@pytest.mark.invariant(26)
 def test_what_a_failing_unit_did_is_rolled_back(database: SyncDatabase) -> None:
     with pytest.raises(KeyError, match="a bug in the unit"):
         database.run(fail_after_adding, "write")
@@ -173,6 +174,7 @@ async def test_a_health_check_does_not_wait_for_a_writer(empty_sqlite_url: str) 
     await database.close()
 
 
+@pytest.mark.invariant(28)
 def test_our_sqlite_files_are_durable(empty_sqlite_url: str) -> None:
     database = open_sync(empty_sqlite_url)
 
@@ -453,6 +455,7 @@ def test_a_deadlock_is_resolved_by_running_again(empty_postgres_url: str) -> Non
 # -- cancellation ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.invariant(27)
 async def test_cancelling_at_any_moment_loses_no_connection(adatabase: Any, async_url: str) -> None:
     seed = random.Random(7)
 
@@ -634,6 +637,7 @@ def host(path: Path, kind: str) -> Engine:
     return engine
 
 
+@pytest.mark.invariant(29)
 @pytest.mark.parametrize("kind", ["plain", "explicit begin"])
 def test_a_hosts_sqlite_engine_is_left_as_it_was_found(tmp_path: Path, kind: str) -> None:
     engine = host(tmp_path / "host.db", kind)

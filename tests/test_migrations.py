@@ -108,6 +108,7 @@ def test_the_head_is_the_newest_revision_and_all_are_known() -> None:
     assert script.get_heads() == [migrate.HEAD]
 
 
+@pytest.mark.invariant(31)
 def test_the_migrated_schema_is_the_declared_one(empty: Engine) -> None:
     with empty.begin() as connection:
         tables_for().metadata.create_all(connection)
@@ -359,6 +360,7 @@ def snapshot(empty: Engine, empty_database_url: str) -> Iterator[Connection]:
         yield connection
 
 
+@pytest.mark.invariant(30)
 def test_eight_first_boots_at_once_all_succeed_beside_an_open_snapshot(
     empty: Engine, empty_database_url: str, snapshot: Connection
 ) -> None:
@@ -395,6 +397,7 @@ def test_eight_first_boots_at_once_all_succeed_beside_an_open_snapshot(
 # In a host's house
 
 
+@pytest.mark.invariant(32)
 def test_the_hosts_autogenerate_does_not_see_clews_tables(migrated: Engine) -> None:
     theirs = MetaData()
     Table("orders", theirs, Column("id", Integer, primary_key=True))

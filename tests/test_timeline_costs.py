@@ -57,6 +57,7 @@ def at(name: str, thread: str = "t") -> CheckpointConfig:
     return CheckpointConfig(thread_id=thread, checkpoint_id=name)
 
 
+@pytest.mark.invariant(38)
 def test_lineage_reads_no_manifest_no_span_and_no_payload(checkpointer: Checkpointer[Any]) -> None:
     grow(checkpointer, 1, 5)
     timeline = checkpointer.timeline

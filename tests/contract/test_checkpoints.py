@@ -50,6 +50,7 @@ async def test_a_checkpoint_without_an_id_gets_one(checkpointer: Any) -> None:
     assert (await checkpointer.get(config)).state == 1
 
 
+@pytest.mark.invariant(1)
 async def test_every_field_comes_back_as_it_was_put(checkpointer: Any) -> None:
     given = Checkpoint(
         thread_id="t",
@@ -122,6 +123,7 @@ async def test_the_same_id_with_another_state_replaces_and_becomes_the_latest(ch
     assert await listed(checkpointer) == ["c1", "c2"]
 
 
+@pytest.mark.invariant(4)
 async def test_replacing_keeps_the_ledger_and_the_children(checkpointer: Any) -> None:
     await checkpointer.put(made("c1", 1, pending_writes=[PendingWrite(node="n", payload="carried")]))
     await checkpointer.put(made("c2", 2, "c1"))
@@ -133,6 +135,7 @@ async def test_replacing_keeps_the_ledger_and_the_children(checkpointer: Any) ->
     assert (await checkpointer.get_tuple(at("c2"))).parent_config == at("c1")
 
 
+@pytest.mark.invariant(3)
 async def test_an_equal_put_changes_nothing_the_sequence_included(checkpointer: Any, probe: Probe) -> None:
     await checkpointer.put(made("c1", {"n": [1]}))
     await checkpointer.put(made("c2", {"n": [1, 2]}, "c1"))
@@ -250,6 +253,7 @@ async def test_the_latest_of_a_namespace_is_its_own(checkpointer: Any) -> None:
     assert (await latest(checkpointer, ("child",))).checkpoint_id == "child1"
 
 
+@pytest.mark.invariant(7)
 async def test_one_id_in_two_namespaces_is_two_checkpoints(checkpointer: Any) -> None:
     await checkpointer.put(made("c1", "root"))
     await checkpointer.put(made("c1", "child", namespace=("child",)))
@@ -259,6 +263,7 @@ async def test_one_id_in_two_namespaces_is_two_checkpoints(checkpointer: Any) ->
     assert (await checkpointer.get(at("c1", namespace=("child", "")))).state == "deeper"
 
 
+@pytest.mark.invariant(5)
 @pytest.mark.parametrize("ids", [("2", "10"), ("b", "a"), ("é", "e"), ("Z", "a", "B")])
 async def test_the_latest_is_the_last_committed_whatever_the_ids_say(checkpointer: Any, ids: tuple[str, ...]) -> None:
     parent = None
@@ -270,6 +275,7 @@ async def test_the_latest_is_the_last_committed_whatever_the_ids_say(checkpointe
     assert [item.checkpoint_id for item in await checkpointer.history(at())] == list(reversed(ids))
 
 
+@pytest.mark.invariant(6)
 async def test_created_at_never_falls(checkpointer: Any) -> None:
     for number in range(5):
         await checkpointer.put(made(f"c{number}", number))

@@ -55,6 +55,7 @@ async def test_deleting_counts_what_was_there(checkpointer: Any) -> None:
     assert await listed(checkpointer) == ["c2"]
 
 
+@pytest.mark.invariant(10)
 @pytest.mark.parametrize("doomed", [1, 2, 3, 4, 5])
 async def test_whichever_is_deleted_the_others_read_back_in_full(checkpointer: Any, probe: Probe, doomed: int) -> None:
     await grow(checkpointer, 5)
@@ -75,6 +76,7 @@ async def test_all_but_the_last_can_be_deleted_and_all_but_the_first(checkpointe
     assert probe.elements() == 6
 
 
+@pytest.mark.invariant(11)
 async def test_deleting_the_latest_gives_its_bytes_back(checkpointer: Any, probe: Probe) -> None:
     await grow(checkpointer, 2)
     before = probe.stored()
@@ -108,6 +110,7 @@ async def test_a_put_after_a_deletion_goes_on_from_what_is_left(opener: Any, pro
     assert probe.problems() == []
 
 
+@pytest.mark.invariant(12)
 async def test_a_position_is_never_used_twice(opener: Any, probe: Probe) -> None:
     async with opener() as checkpointer:
         await grow(checkpointer, 3)
@@ -152,6 +155,7 @@ async def test_a_run_is_deleted_in_all_namespaces(checkpointer: Any) -> None:
     assert await listed(checkpointer) == ["b", "b"]
 
 
+@pytest.mark.invariant(14)
 async def test_no_run_never_matches(checkpointer: Any) -> None:
     await grow(checkpointer, 3, runs=("run-1", None, "None"))
     assert await checkpointer.delete_by_run("none") == 0
@@ -191,6 +195,7 @@ async def test_a_late_put_to_a_deleted_thread_is_refused(opener: Any) -> None:
         assert await listed(other) == ["c1"]
 
 
+@pytest.mark.invariant(13)
 async def test_a_late_put_to_a_thread_created_anew_is_complete_by_the_new_contents(opener: Any, probe: Probe) -> None:
     async with opener() as late, opener() as other:
         await grow(late, 5)

@@ -168,6 +168,7 @@ async def test_the_same_checkpoint_again_changes_nothing(checkpointer: Any) -> N
     assert (await checkpointer.runs.get("r"), await checkpointer.list("t")) == before
 
 
+@pytest.mark.invariant(45)
 @pytest.mark.parametrize(
     "other",
     [
@@ -295,6 +296,7 @@ async def test_a_policy_sees_the_run_as_the_boundary_leaves_it(checkpointer: Any
     assert seen == [(0, "ck0", 0), (1, "ck1", 1), (2, "ck2", 2)]
 
 
+@pytest.mark.invariant(44)
 async def test_a_policy_that_fails_stores_nothing(checkpointer: Any) -> None:
     def policy(evidence: Any, run: Any) -> Any:
         raise LookupError("secret")

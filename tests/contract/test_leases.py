@@ -76,6 +76,7 @@ async def test_a_released_lease_is_free_and_its_token_is_no_good_any_more(checkp
     assert await checkpointer.runs.acquire_lease("t", "bob", 60) > token
 
 
+@pytest.mark.invariant(48)
 async def test_a_token_never_comes_back_when_the_thread_is_deleted_and_created_anew(checkpointer: Any) -> None:
     tokens = [await checkpointer.runs.acquire_lease("t", "alice", 60)]
     for _ in range(3):

@@ -75,6 +75,7 @@ async def test_history_ends_at_a_parent_that_is_missing(checkpointer: Any) -> No
     assert await walked(checkpointer, at()) == ["c4", "c3"]
 
 
+@pytest.mark.invariant(16)
 async def test_history_ends_at_a_cycle(checkpointer: Any) -> None:
     await chain(checkpointer, "c1", "c2", "c3")
     await chain(checkpointer, "c1", parent="c3")
@@ -90,6 +91,7 @@ async def test_history_loads_listing_records_only(checkpointer: Any) -> None:
     assert not hasattr(newest, "state")
 
 
+@pytest.mark.invariant(15)
 async def test_deleting_in_the_middle_relinks_to_the_nearest_ancestor_that_is_left(checkpointer: Any) -> None:
     await chain(checkpointer, "c1", "c2", "c3", "c4", "c5")
     await chain(checkpointer, "d4", parent="c3")

@@ -33,6 +33,7 @@ async def test_the_newest_come_first_or_last_as_asked(checkpointer: Any) -> None
     assert await listed(checkpointer, newest_first=False) == ["b", "a", "c"]
 
 
+@pytest.mark.invariant(17)
 @pytest.mark.parametrize("newest_first", [True, False])
 async def test_pages_hold_every_checkpoint_once(checkpointer: Any, newest_first: bool) -> None:
     await put_all(checkpointer, *[made(f"c{number}") for number in range(7)])
@@ -52,6 +53,7 @@ async def test_a_page_that_is_just_full_is_the_last(checkpointer: Any) -> None:
     assert (len(page.items), page.next_cursor) == (2, None)
 
 
+@pytest.mark.invariant(17)
 async def test_a_page_is_not_shifted_by_what_is_put_or_deleted_in_between(checkpointer: Any) -> None:
     await put_all(checkpointer, *[made(f"c{number}") for number in range(5)])
     first = await checkpointer.list("t", limit=2)
@@ -91,6 +93,7 @@ async def test_what_is_no_namespace_is_refused(checkpointer: Any, namespace: Any
         [item async for item in checkpointer.iterate("t", under=namespace)]
 
 
+@pytest.mark.invariant(19)
 async def test_nothing_is_held_while_a_caller_iterates(checkpointer: Any) -> None:
     await put_all(checkpointer, *[made(f"c{number}") for number in range(4)])
     found = []
@@ -295,6 +298,7 @@ METADATA: list[Any] = [
 ]
 
 
+@pytest.mark.invariant(18)
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [

@@ -154,6 +154,7 @@ async def test_what_queues_up_is_written_in_few_transactions(checkpointer: Any) 
     assert len(attempts) < 60
 
 
+@pytest.mark.invariant(46)
 async def test_a_failure_stops_what_is_behind_it_and_surfaces_at_the_next_record(checkpointer: Any) -> None:
     with pytest.raises(StorageUnavailable, match="the disk is gone"):
         async with checkpointer.recorder("t", durability="async") as recorder:

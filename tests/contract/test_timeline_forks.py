@@ -70,6 +70,7 @@ async def test_a_fork_is_the_same_checkpoint_under_another_id(checkpointer: Any,
     assert (found.metadata.fork_origin.thread_id, found.metadata.fork_origin.checkpoint_id) == ("t", "c")
 
 
+@pytest.mark.invariant(39)
 @pytest.mark.parametrize("thread", [None, "other"])
 async def test_a_fork_leaves_its_origin_untouched(checkpointer: Any, thread: str | None) -> None:
     await checkpointer.put(FULL)
@@ -107,6 +108,7 @@ async def test_a_fork_inside_a_thread_stores_no_element(checkpointer: Any, probe
     assert probe.problems() == []
 
 
+@pytest.mark.invariant(39)
 @pytest.mark.parametrize("step", [7, 16, 47])
 async def test_a_fork_into_a_thread_stores_exactly_the_elements_of_its_state(
     checkpointer: Any, probe: Any, step: int
@@ -261,6 +263,7 @@ async def test_a_copied_thread_goes_on_where_its_source_was(checkpointer: Any, p
     assert probe.problems() == []
 
 
+@pytest.mark.invariant(40)
 async def test_a_second_copy_is_refused_and_nothing_is_half_copied(checkpointer: Any, probe: Any) -> None:
     await grow(checkpointer, 5)
     await checkpointer.timeline.copy_thread("t", "u")

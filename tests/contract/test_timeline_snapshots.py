@@ -59,6 +59,7 @@ async def test_what_is_not_there_has_no_snapshot(checkpointer: Any) -> None:
     assert await timeline.resume_point(CheckpointConfig.latest("unknown")) is None
 
 
+@pytest.mark.invariant(36)
 async def test_state_history_is_newest_first_and_every_state_is_as_it_was(checkpointer: Any) -> None:
     everything = await grow(checkpointer, 40)
     history = await checkpointer.timeline.state_history("t", 25)

@@ -118,6 +118,7 @@ async def test_a_bulk_update_is_a_chain(checkpointer: Any) -> None:
     assert [record.next_nodes for record in records] == [("model", "tools"), ("model", "tools"), ("end",)]
 
 
+@pytest.mark.invariant(41)
 async def test_a_bulk_update_that_fails_stores_nothing(checkpointer: Any, probe: Any) -> None:
     await checkpointer.put(BASE)
     updates = [StateUpdate(update={"count": 2}), StateUpdate(update={"count": object()})]

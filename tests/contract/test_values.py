@@ -98,6 +98,7 @@ VALUES: dict[str, list[Any]] = {
 TYPES = [Mood, Level, Point, Plan]
 
 
+@pytest.mark.invariant(1)
 @pytest.mark.parametrize("group", VALUES)
 async def test_a_value_comes_back_as_itself(opener: Any, group: str) -> None:
     async with opener(types=TYPES) as checkpointer, opener(types=TYPES) as other:
@@ -151,6 +152,7 @@ CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
 
+@pytest.mark.invariant(2)
 @pytest.mark.parametrize(
     ("state", "path"),
     [
@@ -280,6 +282,7 @@ async def test_a_thread_id_of_1_kb_is_stored_and_a_longer_one_refused(
 IDS = ["🧶", "a b", "A", "a", "é", "e\u0301", "' OR 1=1 --", "%", "_", '"', "\\", "\x7f", "x" * 512, "NULL", " ", "\n"]
 
 
+@pytest.mark.invariant(9)
 async def test_any_other_text_is_an_id_and_none_is_mixed_up(checkpointer: Any) -> None:
     for number, text in enumerate(IDS):
         await checkpointer.put(made(number, text, text, run_id=text, namespace=(text,), next_nodes=[text]))
@@ -306,6 +309,7 @@ async def test_any_other_text_is_an_id_and_none_is_mixed_up(checkpointer: Any) -
 BAD = ["a\0b", "\ud800", "x" * 5000, "é" * 600]
 
 
+@pytest.mark.invariant(9)
 @pytest.mark.parametrize("text", [*BAD, ""], ids=["nul", "surrogate", "long", "long-utf8", "empty"])
 async def test_text_that_does_not_fit_an_id_is_refused_by_name(checkpointer: Any, probe: Probe, text: str) -> None:
     write = PendingWrite(node="n", payload=1)
@@ -375,6 +379,7 @@ async def test_a_state_that_does_not_fit_its_type_is_an_error_that_names_the_che
         assert (await typed.get(at("c2"))).state == Plan(goal="fits")
 
 
+@pytest.mark.invariant(8)
 async def test_mutating_the_state_between_two_puts_is_seen_by_the_second_alone(checkpointer: Any) -> None:
     item = {"text": "a" * 300, "seen": []}
     state = {"items": [item, item], "leaf": {"k": "v" * 300}}

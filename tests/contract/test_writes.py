@@ -41,6 +41,7 @@ async def test_writes_come_back_in_the_order_of_their_arrival(checkpointer: Any)
     assert list((await checkpointer.get_tuple(at())).pending_writes) == await checkpointer.get_writes(at())
 
 
+@pytest.mark.invariant(20)
 async def test_an_index_from_zero_keeps_the_first_payload(checkpointer: Any) -> None:
     await checkpointer.put(made())
     await checkpointer.put_writes(at(), [write("first", idx=0), write("other", idx=1)])
@@ -48,6 +49,7 @@ async def test_an_index_from_zero_keeps_the_first_payload(checkpointer: Any) -> 
     assert await payloads(checkpointer) == ["first", "other", "third"]
 
 
+@pytest.mark.invariant(20)
 async def test_a_negative_index_replaces_in_its_old_place(checkpointer: Any) -> None:
     await checkpointer.put(made())
     await checkpointer.put_writes(at(), [write("v1", idx=-1), write("w", idx=0)])
@@ -196,6 +198,7 @@ async def test_late_writes_of_a_deleted_thread_list_nothing(checkpointer: Any) -
     assert (await checkpointer.get_thread("t")).checkpoint_count == 1
 
 
+@pytest.mark.invariant(21)
 async def test_the_same_batch_from_many_tasks_in_opposite_orders_does_not_deadlock(opener: Any) -> None:
     forwards = [write(f"p{number}", f"task-{number:02}", -1) for number in range(20)]
     async with opener() as first, opener() as second:
@@ -207,6 +210,7 @@ async def test_the_same_batch_from_many_tasks_in_opposite_orders_does_not_deadlo
         assert sorted(await payloads(first)) == sorted(item.payload for item in forwards)
 
 
+@pytest.mark.invariant(22)
 async def test_writes_and_a_deletion_at_the_same_time_leave_no_orphan(opener: Any, probe: Probe) -> None:
     async with opener() as first, opener() as second:
         for round_number in range(5):

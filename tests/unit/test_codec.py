@@ -312,6 +312,7 @@ def test_a_specimen_comes_back_as_itself(codec: Codec, value: Any) -> None:
     check(codec, [value, {"k": value}, (value,)])
 
 
+@pytest.mark.invariant(23)
 def test_equal_values_of_different_types_have_different_bytes(codec: Codec) -> None:
     alike = [1, True, 1.0, Decimal(1), Number.ONE, 0.0, -0.0, False, 0, "1", b"1", bytearray(b"1"), "a", Word.A]
     alike += [[1], (1,), {1}, frozenset({1}), {"x": 1, "y": 2}, {"y": 2, "x": 1}, Point(1, 2), date(2024, 1, 1)]
@@ -341,6 +342,7 @@ def test_a_decimal_is_written_alike_in_every_context(codec: Codec) -> None:
     assert codec.decode(small) == Decimal("1.2345E+99")
 
 
+@pytest.mark.invariant(24)
 def test_the_stored_format_stays_as_it_is(codec: Codec) -> None:
     """A change here is a change of what is stored: old tags must keep their meaning."""
     stored = {
@@ -835,6 +837,7 @@ def test_generic_models_are_named_with_their_arguments() -> None:
 # Objects
 
 
+@pytest.mark.invariant(25)
 def test_no_code_of_the_class_runs_when_it_is_read(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
     counted, order = codec.strict(Counted(3)), codec.strict(Order(items=[{"id": 1}]))
     for cls in (Counted, Order):

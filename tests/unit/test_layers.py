@@ -166,6 +166,7 @@ def test_what_is_the_same_on_both_databases_never_asks_which_it_is_on() -> None:
     assert asking == []
 
 
+@pytest.mark.invariant(33)
 def test_no_module_imports_a_layer_above_its_own() -> None:
     upwards = [str(found) for found in OWN if part(found.importer) and layer(found.importer) < layer(found.imported)]
     assert upwards == []
@@ -212,6 +213,7 @@ def test_what_is_optional_or_slow_is_imported_at_the_top_of_adapters_only() -> N
     assert [str(found) for found in early if found.imported.split(".")[0] in IMPORTED_LATE] == []
 
 
+@pytest.mark.invariant(34)
 def test_importing_clew_loads_no_driver_no_alembic_and_no_langgraph() -> None:
     late = sorted(IMPORTED_LATE)
     late += sorted(SQLALCHEMY_LATE)

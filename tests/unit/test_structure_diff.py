@@ -87,6 +87,7 @@ elements = st.integers(0, 12).map(lambda number: f"element {number} " * 6)
 lists = st.lists(elements, max_size=40)
 
 
+@pytest.mark.invariant(37)
 @given(st.lists(lists, min_size=2, max_size=5), st.booleans())
 def test_the_differences_of_two_lists_make_the_one_of_the_other(states: list[list[str]], one_thread: bool) -> None:
     thread = Thread()
@@ -148,6 +149,7 @@ def test_long_forms_whose_elements_lie_crosswise_are_the_same() -> None:
     assert not same(before, replace(one, spans=(Span(log, 1, 301), Span(apart, 0, 100))), SegmentMap(thread.segments))
 
 
+@pytest.mark.invariant(37)
 def test_nothing_that_both_states_share_is_wanted() -> None:
     thread = Thread()
     many = [f"element {number} " * 6 for number in range(1000)]
