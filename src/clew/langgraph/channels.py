@@ -19,7 +19,7 @@ from clew.codec.extensions import Tag, is_plain_text
 from clew.errors import Unserializable
 from clew.langgraph.fingerprints import Prints, fingerprints
 from clew.structure import Inline, Kind, Node, Run
-from clew.structure.encoding import INLINE_BYTES, common_prefix, element_hash
+from clew.structure.encoding import INLINE_BYTES, common_prefix, element_hash, leaf
 
 __all__ = ["ChannelForm", "Serde", "Trail", "TrailEntry", "encode_channel", "encode_whole", "serialized"]
 
@@ -142,8 +142,7 @@ def encode_channel(codec: Codec, serde: Serde, path: str, value: Any, hint: Chan
 
 def encode_whole(serde: Serde, path: str, value: Any) -> Node:
     """The node of a value that is not a channel's, and is not looked into."""
-    data = _dumped(serde, value, path)
-    return Inline(data) if len(data) < INLINE_BYTES else Run(Kind.LEAF, None, [data], [element_hash(data)])
+    return leaf(_dumped(serde, value, path))
 
 
 def _elements(kind: Kind, values: Sequence[Any], hint: ChannelForm | None, dump: Callable[[int], bytes]) -> ChannelForm:

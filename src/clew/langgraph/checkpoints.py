@@ -26,8 +26,8 @@ from clew.langgraph.channels import ChannelForm, Serde, TrailEntry, encode_chann
 from clew.langgraph.versions import decode_frame, encode_frame, is_orphan, next_version, rest_of
 from clew.records import Checkpoint, CheckpointConfig, PendingWrite
 from clew.repository import PutRequest, prepare
-from clew.structure import Inline, Kind, Node, Record, Run
-from clew.structure.encoding import MANIFEST_BYTES, SPILLED_INLINE_BYTES, element_hash
+from clew.structure import Record
+from clew.structure.encoding import MANIFEST_BYTES, spilled
 from clew.structure.manifest import manifest_size
 
 __all__ = [
@@ -173,7 +173,8 @@ def put_request(
         state=None,
         metadata=stored,
     )
-    request = replace(prepare(codec, record, root=_within_bounds(root)), founding=True)
+    fits = manifest_size(root) <= MANIFEST_BYTES
+    request = replace(prepare(codec, record, root=root if fits else spilled(codec, root)), founding=True)
     return request, TrailEntry(record.checkpoint_id, versions, channels)
 
 
@@ -241,20 +242,6 @@ def _checkpoint(checkpoint_id: str, state: Any) -> Any:
 def key_of(channel: str) -> str:
     """The key of a channel in the state."""
     return f"{channel}'" if channel.startswith(FRAME) else channel
-
-
-def _within_bounds(root: Record) -> Record:
-    if manifest_size(root) <= MANIFEST_BYTES:
-        return root
-    return replace(root, children=tuple(map(_spilled, root.children)))
-
-
-def _spilled(node: Node) -> Node:
-    if isinstance(node, Inline) and len(node.data) >= SPILLED_INLINE_BYTES:
-        return Run(Kind.LEAF, None, [node.data], [element_hash(node.data)])
-    if isinstance(node, Record):
-        return replace(node, children=tuple(map(_spilled, node.children)))
-    return node
 
 
 def _as_json(value: Any) -> Any:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from clew.codec import Codec
 from clew.errors import CorruptData
-from clew.structure import Inline, Kind, Node, Record, Run
-from clew.structure.encoding import INLINE_BYTES, element_hash
+from clew.structure import Node, Record
+from clew.structure.encoding import leaf
+from clew.tables import EPOCH, MICROSECOND
 
 __all__ = ["decode_frame", "encode_frame", "is_orphan", "next_version", "rest_of"]
 
 _FIELDS: Final = ("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels")
 _WIDE_VERSION: Final = re.compile(r"(\d{32,})\.(\d[\d.e-]*)")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _SHARED_BYTES: Final = 32
 
 
@@ -55,7 +54,7 @@ def encode_frame(codec: Codec, checkpoint: Mapping[str, Any], rest: Node | None,
         orphan,
     ]
     # The names are shared with the parent's unless they are too few to be worth a reference.
-    nodes = [_leaf(codec.strict(names), _SHARED_BYTES), _leaf(codec.strict(numbers), INLINE_BYTES)]
+    nodes = [leaf(codec.strict(names), _SHARED_BYTES), leaf(codec.strict(numbers))]
     if rest is not None:
         return Record(None, ("names", "numbers", "rest"), (*nodes, rest))
     return Record(None, ("names", "numbers"), tuple(nodes))
@@ -99,10 +98,6 @@ def is_orphan(frame: Mapping[str, Any]) -> bool:
         return False
 
 
-def _leaf(data: bytes, below: int) -> Node:
-    return Inline(data) if len(data) < below else Run(Kind.LEAF, None, [data], [element_hash(data)])
-
-
 def _packed_version(version: Any) -> Any:
     """A version as it is, LangGraph's wide texts as (count, random number): 13 bytes instead of 50."""
     if type(version) is str and (match := _WIDE_VERSION.fullmatch(version)):
@@ -121,14 +116,14 @@ def _packed_moment(text: Any) -> Any:
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is not None and moment.astimezone(UTC).isoformat() == text:
-            return (moment - _EPOCH) // _MICROSECOND
+            return (moment - EPOCH) // MICROSECOND
     except (TypeError, ValueError):
         pass
     return text
 
 
 def _moment(packed: Any) -> Any:
-    return (_EPOCH + packed * _MICROSECOND).isoformat() if type(packed) is int else packed
+    return (EPOCH + packed * MICROSECOND).isoformat() if type(packed) is int else packed
 
 
 def _packed_updated(updated: Any, channels: list[str]) -> Any:

@@ -17,12 +17,13 @@ from clew.structure.nodes import Inline, Kind, Node, Record, Run
 __all__ = [
     "INLINE_BYTES",
     "MANIFEST_BYTES",
-    "SPILLED_INLINE_BYTES",
     "common_prefix",
     "common_suffix",
     "digest_of",
     "element_hash",
     "encode",
+    "leaf",
+    "spilled",
 ]
 
 INLINE_BYTES: Final = 256
@@ -51,10 +52,25 @@ def encode(codec: Codec, value: Any, hint: Node | None = None, path: str = "stat
         node = _Encoder(codec, depth).node(value, hint, path, 0)
         if manifest_size(node) <= MANIFEST_BYTES:
             return node
-        node = _spill(codec, node)
+        node = spilled(codec, node)
         if manifest_size(node) <= MANIFEST_BYTES:
             return node
     return _Encoder(codec, 0).node(value, hint, path, 0)
+
+
+def leaf(data: bytes, below: int = INLINE_BYTES) -> Inline | Run:
+    """The leaf whose bytes these are: it stands in the manifest if it has fewer bytes than ``below``."""
+    return Inline(data) if len(data) < below else Run(Kind.LEAF, None, [data], [element_hash(data)])
+
+
+def spilled(codec: Codec, node: Node) -> Node:
+    """``node`` with all but the smallest inline leaves moved into logs of their own."""
+    if isinstance(node, Inline):
+        moved = leaf(node.data, SPILLED_INLINE_BYTES)
+        return replace(moved, loose=(0,)) if isinstance(moved, Run) and codec.holds_bin(node.data) else moved
+    if isinstance(node, Record):
+        return replace(node, children=tuple(spilled(codec, child) for child in node.children))
+    return node
 
 
 def digest_of(node: Node) -> bytes:
@@ -174,16 +190,6 @@ def common_suffix(left: Sequence[bytes | None], right: Sequence[bytes | None], h
 
 def _is_record(mapping: Mapping[str, Any]) -> bool:
     return len(mapping) <= RECORD_KEYS and all(len(key) <= KEY_CHARS for key in mapping)
-
-
-def _spill(codec: Codec, node: Node) -> Node:
-    """``node`` with all but the smallest inline leaves moved into logs of their own."""
-    if isinstance(node, Inline) and len(node.data) >= SPILLED_INLINE_BYTES:
-        loose = (0,) if codec.holds_bin(node.data) else ()
-        return Run(Kind.LEAF, None, [node.data], [element_hash(node.data)], loose)
-    if isinstance(node, Record):
-        return replace(node, children=tuple(_spill(codec, child) for child in node.children))
-    return node
 
 
 def _feed(update: Callable[[bytes], None], node: Node) -> None:
