@@ -19,6 +19,7 @@ import clew
 from clew.langgraph import AsyncClewSaver, ClewSaver
 
 from langgraph_savers import opened
+from probe import Probe
 
 
 @pytest.fixture
@@ -54,6 +55,18 @@ def filled(saver: Any, count: int = 4, thread: str = "t", ns: str = "") -> list[
 
 def ids(tuples: Any) -> list[str]:
     return [item.config["configurable"]["checkpoint_id"] for item in tuples]
+
+
+@pytest.mark.parametrize(("table", "column"), [("checkpoints", "manifest"), ("segments", "payload")])
+def test_a_damaged_row_is_an_error_that_names_the_thread_in_a_listing_too(
+    saver: ClewSaver, database_url: str, table: str, column: str
+) -> None:
+    saver.put(config_for(), made(value="long " * 200), {"source": "loop", "step": 0}, {"value": 1})
+    probe = Probe(database_url)
+    with probe.connection() as connection:
+        connection.execute(getattr(probe.tables, table).update().values({column: b"\x01damaged"}))
+    with pytest.raises(clew.CorruptData, match="thread 't'"):
+        list(saver.list(config_for()))
 
 
 def test_a_listing_that_is_left_half_read_blocks_nothing(saver: ClewSaver) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, bindparam, select
 
 from clew.errors import InvalidInput
 from clew.langgraph.checkpoints import FRAME, key_of, tuple_of
-from clew.langgraph.listing import pool_of, read_forms, writes_of
+from clew.langgraph.listing import pool_of, writes_of
 from clew.records import CheckpointConfig
 from clew.repository.collecting import delete_seqs
 from clew.repository.finding import by_id, latest, latest_of_each
@@ -20,7 +20,8 @@ from clew.repository.keys import check_thread_id, namespace_text
 from clew.repository.locking import check_fence, find_thread, lock_thread, undo_lock
 from clew.repository.request import described_by
 from clew.repository.store import NO_FENCE, Store
-from clew.structure import Node, Record, decode_manifest
+from clew.repository.together import form_of, naming
+from clew.structure import Node, Record
 from clew.tables import Tables
 
 __all__ = ["check_strategy", "delta_history", "keep_latest"]
@@ -46,7 +47,7 @@ def delta_history(
     for number, row in enumerate(_lineage(store, connection, key, namespace, address.checkpoint_id)):
         if number == 0:
             continue
-        root = decode_manifest(row.manifest, row.spans)
+        root = form_of(address.thread_id, row)
         for channel in channels:
             if channel in seeds:
                 continue
@@ -62,7 +63,9 @@ def delta_history(
         for (found, checkpoint_id), ledger in writes_of(store, connection, key, ids, channels).items()
         if found == namespace
     }
-    pool = pool_of(store, connection, key, seeds.values())
+    with naming(address.thread_id):
+        pool = pool_of(store, connection, key, seeds.values())
+        values = {channel: pool.value(seed) for channel, seed in seeds.items()}
     for channel, history in empty.items():
         history["writes"] = [
             write
@@ -70,8 +73,8 @@ def delta_history(
             for write in ledgers.get(checkpoint_id, ())
             if write[1] == channel
         ]
-        if channel in seeds:
-            history["seed"] = pool.value(seeds[channel])
+        if channel in values:
+            history["seed"] = values[channel]
     return empty
 
 
@@ -92,7 +95,7 @@ def keep_latest(store: Store, connection: Connection, thread_id: str) -> int:
     for namespace, checkpoint_id, seq in connection.execute(
         latest_of_each(store.tables, "namespace", "checkpoint_id", "seq"), {"key": key}
     ).all():
-        kept |= {seq, *_needed(store, connection, key, namespace, checkpoint_id)}
+        kept |= {seq, *_needed(store, connection, thread_id, key, namespace, checkpoint_id)}
     c = store.tables.checkpoints.c
     everything = connection.execute(select(c.seq).where(c.thread_key == key)).scalars()
     doomed = [seq for seq in everything if seq not in kept]
@@ -109,12 +112,14 @@ def check_strategy(strategy: str) -> str:
     return strategy
 
 
-def _needed(store: Store, connection: Connection, key: int, namespace: str, checkpoint_id: str) -> set[int]:
+def _needed(
+    store: Store, connection: Connection, thread_id: str, key: int, namespace: str, checkpoint_id: str
+) -> set[int]:
     lineage = _lineage(store, connection, key, namespace, checkpoint_id)
     head = next(lineage)
     metadata = described_by(head.metadata_form, head.source, head.step, head.value)
     missing = set(metadata.get(_COUNTERS) or ()) if isinstance(metadata, dict) else set()
-    root = read_forms(store, connection, key, [head.seq])[head.seq]
+    root = form_of(thread_id, head)
     missing -= {channel for channel in missing if isinstance(root, Record) and root.child(key_of(channel)) is not None}
     needed: set[int] = set()
     if _is_old(store, connection, key, root):
@@ -125,7 +130,7 @@ def _needed(store: Store, connection: Connection, key: int, namespace: str, chec
         if not missing:
             break
         needed.add(row.seq)
-        form = decode_manifest(row.manifest, row.spans)
+        form = form_of(thread_id, row)
         if isinstance(form, Record):
             missing -= {channel for channel in missing if form.child(key_of(channel)) is not None}
     return needed

@@ -24,11 +24,12 @@ from clew.repository.locking import find_thread
 from clew.repository.request import METADATA_SOURCE_AND_STEP, described_by
 from clew.repository.segments import read_segments
 from clew.repository.store import Store
+from clew.repository.together import form_of, naming, state_of
 from clew.repository.writes import write_of
-from clew.structure import ElementPool, Node, decode_manifest, wanted
+from clew.structure import ElementPool, Node, wanted
 from clew.tables import Tables
 
-__all__ = ["PAGE", "Query", "page", "pool_of", "read_forms", "writes_of"]
+__all__ = ["PAGE", "Query", "page", "pool_of", "writes_of"]
 
 PAGE: Final = 100
 
@@ -63,14 +64,6 @@ def page(
                 raise
             rows = [row for row in rows if row.seq in there]
     return _tuples(store, connection, thread_id, key, rows), position
-
-
-def read_forms(store: Store, connection: Connection, thread_key: int, seqs: Sequence[int]) -> dict[int, Node]:
-    """The placed forms of the checkpoints that are there."""
-    return {
-        seq: decode_manifest(row.manifest, row.spans)
-        for seq, row in _forms(store, connection, thread_key, seqs).items()
-    }
 
 
 def writes_of(
@@ -162,8 +155,10 @@ def _tuples(
 ) -> list[CheckpointTuple]:
     if not rows:
         return []
-    forms = read_forms(store, connection, key, [row.seq for row in rows])
-    pool = pool_of(store, connection, key, forms.values())
+    there = _forms(store, connection, key, [row.seq for row in rows])
+    forms = {seq: form_of(thread_id, row) for seq, row in there.items()}
+    with naming(thread_id):
+        pool = pool_of(store, connection, key, forms.values())
     writes = writes_of(store, connection, key, [row.checkpoint_id for row in rows])
     found = []
     for row in rows:
@@ -172,7 +167,7 @@ def _tuples(
         address = CheckpointConfig(
             thread_id=thread_id, checkpoint_id=row.checkpoint_id, namespace=parts_of(row.namespace)
         )
-        state = pool.value(forms[row.seq])
+        state = state_of(pool, forms[row.seq], thread_id, row)
         ledger = writes.get((row.namespace, row.checkpoint_id), ())
         found.append((row, tuple_of(address, row.parent_checkpoint_id, state, _metadata(row), ledger)))
     old = {row.parent_checkpoint_id for row, made in found if made.checkpoint["v"] < 4 and row.parent_checkpoint_id}
@@ -203,7 +198,9 @@ def _listed(tables: Tables) -> Select[Any]:
 @cache
 def _manifests(tables: Tables, dialect: Dialect) -> Select[Any]:
     c = tables.checkpoints.c
-    return select(c.seq, c.manifest, c.spans).where(c.thread_key == bindparam("key"), dialect.among(c.seq, "seqs"))
+    return select(c.seq, c.checkpoint_id, c.manifest, c.spans).where(
+        c.thread_key == bindparam("key"), dialect.among(c.seq, "seqs")
+    )
 
 
 @cache

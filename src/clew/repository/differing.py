@@ -6,12 +6,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from clew.errors import CorruptData
 from clew.records import ChannelChange, CheckpointConfig, Difference, DifferenceKind, StateDiff
 from clew.repository.finding import find_checkpoint, no_such_checkpoint
 from clew.repository.store import Store
-from clew.repository.together import attempts, gone_too_often, named, read_together
-from clew.structure import Node, Record, Segment, SegmentMap, Span, SpanSet, decode_manifest, differences, places
+from clew.repository.together import attempts, form_of, gone_too_often, naming, read_together
+from clew.structure import Node, Record, Segment, SegmentMap, Span, SpanSet, differences, places
 
 __all__ = ["diff"]
 
@@ -25,7 +24,7 @@ def diff(store: Store, connection: Connection, before: CheckpointConfig, after: 
     """
     for _ in attempts():
         earlier, later = _row(store, connection, before), _row(store, connection, after)
-        old, new = _root(before, earlier), _root(after, later)
+        old, new = form_of(before.thread_id, earlier), form_of(after.thread_id, later)
         one_thread = earlier.thread_key == later.thread_key
         found = list(places(old, new, one_thread=one_thread))
         wanted_old = [span for place in found for span in place.wanted_before]
@@ -58,21 +57,12 @@ def _row(store: Store, connection: Connection, config: CheckpointConfig) -> Any:
     return row
 
 
-def _root(config: CheckpointConfig, row: Any) -> Node:
-    try:
-        return decode_manifest(row.manifest, row.spans)
-    except CorruptData as exc:
-        raise named(exc, config.thread_id, row.checkpoint_id) from exc.__cause__
-
-
 def _read(
     store: Store, connection: Connection, thread_id: str, thread_key: int, seqs: list[int], spans: list[Span]
 ) -> SegmentMap | None:
     segments: list[Segment] = []
-    try:
+    with naming(thread_id):
         there = read_together(store, connection, thread_key, seqs, list(SpanSet(spans)), segments.append)
-    except CorruptData as exc:
-        raise named(exc, thread_id) from exc.__cause__
     return SegmentMap(segments) if there else None
 
 

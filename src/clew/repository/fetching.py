@@ -45,7 +45,7 @@ from clew.repository.finding import LISTED, address, key_of, metadata_of
 from clew.repository.memory import ThreadMemory
 from clew.repository.request import described_by
 from clew.repository.store import Store
-from clew.repository.together import named
+from clew.repository.together import naming
 from clew.repository.writes import read_writes, write_of
 from clew.structure import SegmentMap, decode, decode_manifest, decode_payload, select_channels, wanted
 from clew.tables import Tables
@@ -102,7 +102,7 @@ def get_tuple(
         row = connection.execute(_row(store.tables, load_state, config.checkpoint_id is not None), where).one_or_none()
         if row is None:
             return None
-        try:
+        with naming(config.thread_id, row.checkpoint_id):
             read = _contents(store, connection, row, load_state, channels, memory)
             if read is None:
                 continue
@@ -110,8 +110,6 @@ def get_tuple(
             if load_state and channels is None:
                 state = reader(state)
             return _tuple(store, config.thread_id, row, state, writes)
-        except CorruptData as exc:
-            raise named(exc, config.thread_id, row.checkpoint_id) from exc.__cause__
     raise Contention(
         f"a checkpoint of thread {config.thread_id!r} was replaced {_ATTEMPTS} times during one read; repeat it"
     )

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from clew.errors import AlreadyExists, CorruptData, NotFound, StaleHead
+from clew.errors import AlreadyExists, NotFound, StaleHead
 from clew.records import CheckpointConfig
 from clew.repository.collecting import delete_seqs
 from clew.repository.finding import by_id, latest
@@ -29,7 +29,7 @@ from clew.repository.segments import (
     write_changes,
 )
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
-from clew.repository.together import named
+from clew.repository.together import naming
 from clew.repository.writes import insert_writes
 from clew.structure import (
     Placement,
@@ -274,13 +274,11 @@ def base_for(
         ).one_or_none()
     if row is None:
         return Base(None, Logs())
-    try:
+    with naming(locked.thread_id, row.checkpoint_id):
         root = decode_manifest(row.manifest, row.spans)
         spans = wanted([root])
         segments = read_segments(store, connection, locked.thread_key, spans)
         base = with_elements(store.codec, root, SegmentMap(segments))
-    except CorruptData as exc:
-        raise named(exc, locked.thread_id, row.checkpoint_id) from exc.__cause__
     logs = read_logs(store, connection, locked.thread_key, {span.log for span in spans}, segments)
     return Base(Remembered.of(row.seq, base), logs)
 

@@ -28,7 +28,7 @@ from clew.repository.keys import check_limit, namespace_of
 from clew.repository.locking import find_thread
 from clew.repository.runs import get_run
 from clew.repository.store import Store
-from clew.repository.together import named
+from clew.repository.together import naming
 from clew.tables import Tables
 
 __all__ = ["get_agent_checkpoint", "list_boundaries", "resume_snapshot"]
@@ -155,10 +155,8 @@ def _read(
 
 
 def _evidence(store: Store, thread_id: str, checkpoint_id: str, row: Any) -> AgentResumeEvidence:
-    try:
+    with naming(thread_id, checkpoint_id):
         return evidence_of(store.codec, row)
-    except CorruptData as exc:
-        raise named(exc, thread_id, checkpoint_id) from exc.__cause__
 
 
 def _at_home(checkpoint: AgentCheckpoint) -> AgentCheckpoint:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, bindparam
 
-from clew.errors import CorruptData, InvalidInput
+from clew.errors import InvalidInput
 from clew.records import (
     ChannelValue,
     CheckpointConfig,
@@ -25,8 +25,8 @@ from clew.repository.finding import in_namespace, metadata_of, newest
 from clew.repository.keys import check_instant, check_limit, check_step, check_thread_id, namespace_text
 from clew.repository.lineage import walk
 from clew.repository.store import Store
-from clew.repository.together import attempts, gone_too_often, named, read_together
-from clew.structure import ElementPool, Node, Record, Segment, SegmentMap, decode_manifest, same, wanted
+from clew.repository.together import attempts, form_of, gone_too_often, naming, read_together, state_of
+from clew.structure import ElementPool, Node, Record, Segment, SegmentMap, same, wanted
 from clew.tables import Moment, Tables
 
 __all__ = ["as_of", "at_step", "channel_history", "get_state", "resume_point", "state_history"]
@@ -112,14 +112,12 @@ def state_history(
             rows = newest(store, connection, config, limit, before=before, extra=_STATE)
         if not rows:
             return []
-        roots = [_root(config.thread_id, row) for row in rows]
+        roots = [form_of(config.thread_id, row) for row in rows]
         spans = wanted(roots)
         pool = ElementPool(store.codec, spans)
-        try:
+        with naming(config.thread_id):  # a row that several of them may name
             if not read_together(store, connection, rows[0].thread_key, [row.seq for row in rows], spans, pool.add):
                 continue
-        except CorruptData as exc:  # a row that several of them may name
-            raise named(exc, config.thread_id) from exc.__cause__
         return [
             _snapshot(store, config.thread_id, row, root, pool, reader) for row, root in zip(rows, roots, strict=True)
         ]
@@ -160,7 +158,7 @@ def _values(
             pool.add(segment)
             segments.append(segment)
 
-        try:
+        with naming(config.thread_id):
             if not read_together(store, connection, found[0][0].thread_key, [row.seq for row, _ in found], spans, take):
                 continue
             stored = SegmentMap(segments)
@@ -169,11 +167,9 @@ def _values(
                 for (row, node), (_, older) in pairwise(changes)
                 if node is not None and not same(older, node, stored)
             ]
-        except CorruptData as exc:
-            raise named(exc, config.thread_id) from exc.__cause__
         values = [
             ChannelValue.model_construct(
-                value=_value(pool, node, config.thread_id, row), checkpoint=metadata_of(config.thread_id, row)
+                value=state_of(pool, node, config.thread_id, row), checkpoint=metadata_of(config.thread_id, row)
             )
             for row, node in brought
         ]
@@ -206,7 +202,7 @@ def _changes(
             if row.seq in seen:
                 return [*changes, *([last] if last else []), (None, None)]
             seen.add(row.seq)
-            root = _root(config.thread_id, row)
+            root = form_of(config.thread_id, row)
             node = root.child(channel) if isinstance(root, Record) else None
             if last is not None and last[1] != node:
                 changes.append(last)
@@ -239,31 +235,15 @@ def _found(
     raise gone_too_often(thread_id)
 
 
-def _root(thread_id: str, row: Any) -> Node:
-    try:
-        return decode_manifest(row.manifest, row.spans)
-    except CorruptData as exc:
-        raise named(exc, thread_id, row.checkpoint_id) from exc.__cause__
-
-
-def _value(pool: ElementPool, node: Node, thread_id: str, row: Any) -> Any:
-    try:
-        return pool.value(node)
-    except CorruptData as exc:
-        raise named(exc, thread_id, row.checkpoint_id) from exc.__cause__
-
-
 def _snapshot(
     store: Store, thread_id: str, row: Any, root: Node, pool: ElementPool, reader: StateReader[Any]
 ) -> StateSnapshot[Any]:
     metadata, parent = metadata_of(thread_id, row), row.parent_checkpoint_id
     place = {"thread_id": thread_id, "namespace": metadata.namespace}
-    value = _value(pool, root, thread_id, row)
-    try:
+    value = state_of(pool, root, thread_id, row)
+    with naming(thread_id, row.checkpoint_id):
         values = reader(value)
         interrupts: Sequence[Any] = () if row.interrupts is None else store.codec.decode(row.interrupts)
-    except CorruptData as exc:
-        raise named(exc, thread_id, row.checkpoint_id) from exc.__cause__
     return StateSnapshot.built(
         values=values,
         next_nodes=metadata.next_nodes,

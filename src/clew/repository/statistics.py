@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Select, Table, bindparam, select
 
 from clew.codec import UntypedCodec, json_text
-from clew.errors import CorruptData
 from clew.records import ThreadStatistics
 from clew.repository.keys import check_thread_id
 from clew.repository.locking import find_thread
 from clew.repository.store import Store
-from clew.repository.together import named
-from clew.structure import Inline, Node, Record, SpanSet, decode_manifest, decode_payload, spans_of
+from clew.repository.together import form_of, naming
+from clew.structure import Inline, Node, Record, SpanSet, decode_payload, spans_of
 from clew.structure.encoding import element_hash
 
 __all__ = ["thread_statistics"]
@@ -47,18 +46,16 @@ def thread_statistics(store: Store, connection: Connection, thread_id: str) -> T
         stored += _size(row)
         if not row.count:  # marks the end of a log whose last elements are gone
             continue
-        try:
+        with naming(thread_id):
             segment = decode_payload(row.log, row.start, row.count, row.payload)
             values = codec.decode_many(row.count, [segment.body])
-        except CorruptData as exc:
-            raise named(exc, thread_id) from exc.__cause__
         for position, (element, value) in enumerate(zip(segment.elements, values, strict=True), start=row.start):
             elements[row.log, position] = Element(element_hash(element), _json_bytes(value))
     for table in set(tables.owned) - {tables.checkpoints, tables.segments}:
         stored += sum(map(_size, connection.execute(_rows(table), {"key": key})))
     stored += sum(map(_size, rows))
     information = sum(
-        _new_bytes(codec, elements, _root(thread_id, row), None if base is None else _root(thread_id, base))
+        _new_bytes(codec, elements, form_of(thread_id, row), None if base is None else form_of(thread_id, base))
         for row, base in _with_base(rows)
     )
     return ThreadStatistics(
@@ -73,13 +70,6 @@ def _with_base(rows: Any) -> Iterator[tuple[Any, Any]]:
     for row in rows:
         yield row, by_id.get((row.namespace, row.parent_checkpoint_id)) or latest.get(row.namespace)
         latest[row.namespace] = row
-
-
-def _root(thread_id: str, row: Any) -> Node:
-    try:
-        return decode_manifest(row.manifest, row.spans)
-    except CorruptData as exc:
-        raise named(exc, thread_id, row.checkpoint_id) from exc.__cause__
 
 
 def _new_bytes(codec: UntypedCodec, elements: dict[tuple[int, int], Element], root: Node, base: Node | None) -> int:

@@ -7,6 +7,7 @@ starts over where one is gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -26,10 +27,10 @@ from sqlalchemy import (
 from clew.dialects import Dialect
 from clew.errors import Contention, CorruptData
 from clew.repository.store import Store
-from clew.structure import Segment, Span, decode_payload
+from clew.structure import ElementPool, Node, Segment, Span, decode_manifest, decode_payload
 from clew.tables import Tables
 
-__all__ = ["attempts", "gone_too_often", "named", "read_together"]
+__all__ = ["attempts", "form_of", "gone_too_often", "naming", "read_together", "state_of"]
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 10
@@ -80,11 +81,35 @@ def gone_too_often(thread_id: str) -> Contention:
     )
 
 
-def named(exc: CorruptData, thread_id: str, checkpoint_id: str | None = None) -> CorruptData:
-    """The same error, saying where the row is."""
-    which = f"checkpoint {checkpoint_id!r} of thread {thread_id!r}" if checkpoint_id else f"thread {thread_id!r}"
-    exc.args = (f"{which}: {exc.args[0]}",)
-    return exc
+@contextmanager
+def naming(thread_id: str, checkpoint_id: str | None = None) -> Iterator[None]:
+    """Corrupt data that the block meets with says in which thread, or in which checkpoint, it is."""
+    try:
+        yield
+    except CorruptData as exc:
+        which = f"checkpoint {checkpoint_id!r} of thread {thread_id!r}" if checkpoint_id else f"thread {thread_id!r}"
+        exc.args = (f"{which}: {exc.args[0]}",)
+        raise
+
+
+def form_of(thread_id: str, row: Any) -> Node:
+    """The placed form of a checkpoint's row, which has its id, ``manifest`` and ``spans``.
+
+    Raises:
+        CorruptData: naming the checkpoint.
+    """
+    with naming(thread_id, row.checkpoint_id):
+        return decode_manifest(row.manifest, row.spans)
+
+
+def state_of(pool: ElementPool, form: Node, thread_id: str, row: Any) -> Any:
+    """The value of a checkpoint's form, whose elements are in the pool.
+
+    Raises:
+        CorruptData: naming the checkpoint.
+    """
+    with naming(thread_id, row.checkpoint_id):
+        return pool.value(form)
 
 
 @cache
