@@ -108,6 +108,7 @@ async def test_a_write_without_the_token_of_a_live_lease_is_refused_whatever_it_
         lambda: checkpointer.put_writes(CheckpointConfig(thread_id="t", checkpoint_id="a"), [write]),
         lambda: checkpointer.delete_checkpoints("t", ["a"]),
         lambda: checkpointer.delete_by_run("r", thread_id="t"),
+        lambda: checkpointer.retention.compact("t"),
         lambda: checkpointer.delete_thread("t"),
     ):
         with pytest.raises(StaleFence) as told:
@@ -125,6 +126,9 @@ async def test_every_write_with_the_token_passes(checkpointer: Any) -> None:
     config = CheckpointConfig(thread_id="t", checkpoint_id="a")
     await checkpointer.put_writes(config, [PendingWrite(node="n", payload=1)], lease_token=token)
     assert await checkpointer.delete_checkpoints("t", ["b1"], lease_token=token) == 1
+    await checkpointer.put(Checkpoint(thread_id="t", run_id="r", state="a" * 500), lease_token=token)
+    assert (await checkpointer.retention.compact("t", lease_token=token)).rows_after == 1
+    assert await checkpointer.delete_by_run("r", lease_token=token) == 1
     assert await checkpointer.delete_thread("t", lease_token=token) is True
 
 

@@ -204,6 +204,8 @@ async def test_a_copied_run_goes_on_in_the_copy(checkpointer: Any) -> None:
     await worker.checkpoint(AgentCheckpoint.new(AgentExecutionNode.MODEL_RESPONSE, state, checkpoint_id="next"))
     assert [item.checkpoint_id for item in (await checkpointer.list("t")).items] == ["ck0"]
     assert [item.checkpoint_id for item in (await checkpointer.list("copy")).items] == ["next", "ck0"]
+    passed = await checkpointer.runs.boundaries("r", thread_id="copy")
+    assert [item.checkpoint_id for item in passed.items] == ["next", "ck0"]
 
 
 async def test_boundaries_are_paged_last_first(checkpointer: Any) -> None:

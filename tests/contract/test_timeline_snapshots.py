@@ -152,6 +152,25 @@ async def test_at_step_gives_the_newest_of_that_step_in_its_namespace(checkpoint
     assert (await timeline.at_step("t", 2)).config.checkpoint_id == "c2"
 
 
+async def test_a_history_begins_at_the_named_checkpoint_and_stays_in_its_namespace(checkpointer: Any) -> None:
+    await grow(checkpointer, 4, plan=lambda step: step)
+    for name, parent in (("c1", None), ("c2", "c1")):
+        await checkpointer.put(
+            Checkpoint(
+                thread_id="t",
+                checkpoint_id=name,
+                parent_checkpoint_id=parent,
+                namespace=["child"],
+                state={"plan": f"child {name}"},
+            )
+        )
+    timeline = checkpointer.timeline
+    assert [found.value for found in await timeline.channel_history("t", "plan", checkpoint_id="c1")] == [1, 0]
+    inside = ["child c2", "child c1"]
+    assert [found.value for found in await timeline.channel_history("t", "plan", namespace=["child"])] == inside
+    assert [found.values["plan"] for found in await timeline.state_history("t", namespace=["child"])] == inside
+
+
 async def test_channel_history_names_the_checkpoint_that_brought_each_value(checkpointer: Any) -> None:
     await grow(checkpointer, 6, plan=lambda step: ["search", "answer"][: step // 2])
     found = await checkpointer.timeline.channel_history("t", "plan")

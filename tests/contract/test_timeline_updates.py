@@ -128,6 +128,16 @@ async def test_a_bulk_update_that_fails_stores_nothing(checkpointer: Any, probe:
     assert probe.problems() == []
 
 
+async def test_the_reducer_of_a_bulk_update_makes_each_state_of_the_one_before(checkpointer: Any) -> None:
+    await checkpointer.put(BASE)
+    made = await checkpointer.timeline.bulk_update_state(
+        LATEST,
+        [StateUpdate(update=10), StateUpdate(update=100)],
+        reducer=lambda state, number: {**state, "count": state["count"] + number},
+    )
+    assert [(await checkpointer.get(config)).state["count"] for config in made] == [11, 111]
+
+
 async def test_an_empty_bulk_update_changes_nothing(checkpointer: Any) -> None:
     assert await checkpointer.timeline.bulk_update_state(LATEST, []) == []
     assert await checkpointer.get_thread("t") is None

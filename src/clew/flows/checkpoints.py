@@ -80,7 +80,7 @@ class Flows:
         yield Turn(thread_id)
         known = memory.get(thread_id)
         outcome: PutOutcome | None = None
-        if self.core.one_statement and known is not None:
+        if store.dialect.puts_alone and known is not None:
             remembered = known
 
             def fast(connection: Connection) -> PutOutcome | None:

@@ -30,7 +30,6 @@ def core_for(
     codec: Codec | None,
     leases: Leases,
     memory_bytes: int,
-    one_statement: bool = True,
 ) -> Core:
     """The core over one kind of database.
 
@@ -53,7 +52,6 @@ def core_for(
         Store(tables_for(schema), dialect, codec, advisory_leases=leases == "advisory"),
         Memory(memory_bytes),
         StateReader(adapter),
-        one_statement and dialect.puts_alone,
     )
 
 

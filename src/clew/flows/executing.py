@@ -54,7 +54,7 @@ class ExecutorFlows:
         yield Turn(thread_id)
         memory, run = core.memory.get(thread_id), self._runs.get((thread_id, checkpoint.run_id))
         committed: Committed | None = None
-        if core.one_statement and memory is not None and run is not None:
+        if core.store.dialect.puts_alone and memory is not None and run is not None:
             thread, remembered = memory, run
 
             def fast(connection: Connection) -> Committed | None:

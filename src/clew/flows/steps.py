@@ -41,15 +41,11 @@ Flow: TypeAlias = Generator[Step[Any] | Turn, Any, T]
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What all flows of one checkpointer share.
-
-    ``one_statement`` says that a put may be tried as a single statement that is a transaction by itself.
-    """
+    """What all flows of one checkpointer share."""
 
     store: Store
     memory: Memory
     reader: StateReader[Any]
-    one_statement: bool
 
     def read(self, doing: str, operation: Callable[..., Any], *args: Any, **options: Any) -> Step[Any]:
         """The step of one operation of the repository that only reads."""

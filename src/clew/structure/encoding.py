@@ -39,7 +39,7 @@ MANIFEST_BYTES: Final = 4096
 HASH_BYTES: Final = 16
 
 
-def encode(codec: Codec, value: Any, hint: Node | None = None, path: str = "state") -> Node:
+def encode(codec: Codec, value: Any, hint: Node | None = None) -> Node:
     """The encoded form of ``value``, not placed yet.
 
     ``hint`` is the form of an earlier state (any one: it only saves work). Elements whose packed bytes it has at the
@@ -49,13 +49,13 @@ def encode(codec: Codec, value: Any, hint: Node | None = None, path: str = "stat
         Unserializable: with the path of the first value that cannot be kept as it is.
     """
     for depth in (RECORD_DEPTH, 3, 1):
-        node = _Encoder(codec, depth).node(value, hint, path, 0)
+        node = _Encoder(codec, depth).node(value, hint, "state", 0)
         if manifest_size(node) <= MANIFEST_BYTES:
             return node
         node = spilled(codec, node)
         if manifest_size(node) <= MANIFEST_BYTES:
             return node
-    return _Encoder(codec, 0).node(value, hint, path, 0)
+    return _Encoder(codec, 0).node(value, hint, "state", 0)
 
 
 def leaf(data: bytes, below: int = INLINE_BYTES) -> Inline | Run:
