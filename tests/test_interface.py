@@ -101,6 +101,13 @@ def test_only_the_subject_of_a_call_is_positional(face: type) -> None:
 # Names and documentation
 
 
+@pytest.mark.parametrize("face", [Checkpointer, AsyncCheckpointer])
+def test_a_checkpointer_without_a_state_type_is_one_of_any_state(face: Any) -> None:
+    # Else mypy asks for an annotation at every `checkpointer = clew.Checkpointer.open(url)`.
+    (state,) = face.__parameters__
+    assert state.__default__ is Any
+
+
 def test_all_is_sorted_and_every_name_is_there() -> None:
     def order(name: str) -> tuple[int, str]:
         return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)

@@ -9,7 +9,9 @@ import builtins
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self
+
+from typing_extensions import TypeVar
 
 from clew.checkpointer import Checkpointer
 from clew.codec import Codec
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncCheckpointer"]
 
-State = TypeVar("State")
+State = TypeVar("State", default=Any)
 
 
 @documented_by(Checkpointer)

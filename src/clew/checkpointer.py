@@ -6,9 +6,10 @@ import builtins
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from sqlalchemy import Connection, Engine
+from typing_extensions import TypeVar
 
 from clew.codec import Codec
 from clew.drivers import Driver
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpointer"]
 
-State = TypeVar("State")
+State = TypeVar("State", default=Any)
 
 
 class Checkpointer(Generic[State]):
