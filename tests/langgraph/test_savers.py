@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import subprocess
 import sys
 import uuid
@@ -243,6 +245,21 @@ def test_eight_processes_set_up_an_empty_database_at_once(empty_database_url: st
     assert [process.wait(120) for process in running] == [0] * 8
     with ClewSaver.from_url(empty_database_url) as saver:
         filled(saver, 1)
+
+
+@pytest.mark.parametrize(("saver", "wanted"), [(ClewSaver, "Checkpointer"), (AsyncClewSaver, "AsyncCheckpointer")])
+async def test_a_saver_around_a_drivers_connection_says_what_it_wants(saver: Any, wanted: str) -> None:
+    wants = rf"open clew\.{wanted}, not Connection; \w+\.from_url\(url\)"
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection, pytest.raises(clew.InvalidInput, match=wants):
+        saver(connection)
+
+
+@pytest.mark.parametrize("missing", ["langgraph", "langchain_core"])
+def test_without_the_extra_the_import_says_what_to_install(missing: str) -> None:
+    script = f"import sys; sys.modules[{missing!r}] = None\nimport clew.langgraph"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last == "ModuleNotFoundError: clew.langgraph needs an extra; run: pip install 'clew[langgraph]'"
 
 
 async def test_a_saver_works_around_an_open_checkpointer(database_url: str) -> None:

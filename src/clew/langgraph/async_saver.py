@@ -22,7 +22,7 @@ from clew.drivers import AsyncDriver
 from clew.engine import EngineOptions, open_async, parse
 from clew.errors import WrongContext
 from clew.flows import documented_by, schema_step
-from clew.langgraph.saver import ClewSaver, Saver
+from clew.langgraph.saver import ClewSaver, Saver, not_open
 
 __all__ = ["AsyncClewSaver"]
 
@@ -47,6 +47,8 @@ class AsyncClewSaver(Saver):
         metadata_keys: Collection[str] = (),
     ) -> None:
         """Around ``checkpointer``, which stays open. The options are those of ``ClewSaver``."""
+        if not isinstance(checkpointer, AsyncCheckpointer):
+            raise not_open("AsyncCheckpointer", checkpointer, "AsyncClewSaver")
         self._driver: AsyncDriver = checkpointer._driver
         self._loop = _running_loop()
         super().__init__(self._driver.core, serde, metadata_keys)

@@ -21,12 +21,13 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from clew.checkpointer import Checkpointer
 from clew.drivers import Driver
 from clew.engine import EngineOptions, open_sync, parse
+from clew.errors import InvalidInput
 from clew.flows import Core, schema_step
 from clew.langgraph.channels import Trail
 from clew.langgraph.flows import SaverFlows
 from clew.langgraph.versions import next_version
 
-__all__ = ["ClewSaver", "Saver"]
+__all__ = ["ClewSaver", "Saver", "not_open"]
 
 
 class Saver(BaseCheckpointSaver[Any]):
@@ -51,6 +52,13 @@ class Saver(BaseCheckpointSaver[Any]):
         return next_version(current)
 
 
+def not_open(face: str, given: object, saver: str) -> InvalidInput:
+    """The refusal of what LangGraph's own savers are made around: a connection, a pool, a URL."""
+    return InvalidInput(
+        f"{saver} is made around an open clew.{face}, not {type(given).__name__}; {saver}.from_url(url) opens one"
+    )
+
+
 class ClewSaver(Saver):
     """A LangGraph checkpointer on clew, in Postgres or SQLite. Safe to share between threads.
 
@@ -72,7 +80,12 @@ class ClewSaver(Saver):
 
         ``serde`` is LangGraph's serializer. ``metadata_keys`` are keys of a run's config to store with its checkpoints
         although they look like secrets (``api_key``, ``token`` and their like are left out).
+
+        Raises:
+            InvalidInput: not a ``Checkpointer``.
         """
+        if not isinstance(checkpointer, Checkpointer):
+            raise not_open("Checkpointer", checkpointer, "ClewSaver")
         self._driver: Driver = checkpointer._driver
         super().__init__(self._driver.core, serde, metadata_keys)
 
