@@ -35,6 +35,10 @@ def run(url: str, *words: str, code: int = 0, stdin: bytes | None = None) -> Any
     return result
 
 
+def test_prune_without_a_criterion_names_the_options(url: str) -> None:
+    assert "--keep-last, --keep-runs, --newer-than or --keep-ancestors" in run(url, "prune", "t", code=1).stderr
+
+
 def test_prune_says_what_would_go_and_then_deletes_it(url: str) -> None:
     assert run(url, "prune", "t", "--keep-last", "2", "--dry-run").stdout.splitlines() == [
         "c1",
@@ -71,7 +75,8 @@ def test_what_cannot_be_done_is_said_in_one_line(url: str, words: tuple[str, ...
 
 
 def test_a_thread_that_expires_is_swept(url: str) -> None:
-    assert "thread t is kept until 2020-01-01" in run(url, "expire", "t", "--after", "2020-01-01T00:00:00Z").stdout
+    expired = run(url, "expire", "t", "--after", "2020-01-01T00:00:00Z").stdout
+    assert expired == "thread t is kept until 2020-01-01 00:00:00.000Z\n"
     assert "thread t is kept for good" in run(url, "expire", "t", "--never").stdout
     assert run(url, "sweep").stdout == "deleted 0 threads and 0 lost writes; passed over 0\n"
     run(url, "expire", "t", "--after", "2020-01-01T00:00:00Z")

@@ -13,7 +13,7 @@ import typer
 
 from clew.cli.connection import Json, Schema, Url, not_stored, opened
 from clew.cli.looking import ThreadId
-from clew.cli.output import cell, counted, print_json, progress, say, size
+from clew.cli.output import cell, counted, moment, print_json, progress, say, size
 from clew.errors import CorruptData, InvalidInput
 
 __all__ = ["COMMANDS"]
@@ -43,7 +43,12 @@ async def prune(
     schema: Schema = None,
 ) -> None:
     """Delete a thread's old checkpoints. What any option keeps stays, and the latest of each namespace always."""
-    moment = None if newer_than is None else _age_or_instant(newer_than)
+    if keep_last is None and keep_runs is None and newer_than is None and not keep_ancestors:
+        raise InvalidInput(
+            "prune: say what to keep: --keep-last, --keep-runs, --newer-than or --keep-ancestors;"
+            " --keep-last 0 keeps the latest of each namespace and nothing else"
+        )
+    younger_than = None if newer_than is None else _age_or_instant(newer_than)
     async with opened(url, schema) as checkpointer:
         if await checkpointer.get_thread(thread) is None:
             raise not_stored(thread)
@@ -51,7 +56,7 @@ async def prune(
             thread,
             keep_last=keep_last,
             keep_runs=keep_runs,
-            newer_than=moment,
+            newer_than=younger_than,
             keep_ancestors=keep_ancestors,
             dry_run=dry_run,
         )
@@ -86,7 +91,7 @@ async def expire(
             until = await checkpointer.retention.set_expiry(thread, ttl=limit, refresh_on_activity=idle)
         else:
             until = await checkpointer.retention.set_expiry(thread, at=limit, refresh_on_activity=idle)
-    say(f"thread {thread} is kept {'for good' if until is None else f'until {until.isoformat()}'}")
+    say(f"thread {thread} is kept {'for good' if until is None else f'until {moment(until)}'}")
 
 
 async def sweep(

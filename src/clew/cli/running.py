@@ -30,7 +30,7 @@ async def runs(
     schema: Schema = None,
     json: Json = False,
 ) -> None:
-    """List agent runs, the last started first."""
+    """List agent runs, the last started first: those that an executor stores. Recorded chats are none."""
     if resumable and status:
         raise InvalidInput("--resumable says which statuses are meant; leave out --status")
     async with opened(url, schema) as checkpointer:
