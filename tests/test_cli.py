@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -504,6 +505,26 @@ def test_a_reader_that_stops_early_is_no_failure_worth_a_traceback(sqlite_url: s
     piped = f"{sys.executable} -m clew.cli show chat --url {sqlite_url} | head -c 1"
     done = subprocess.run(piped, shell=True, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("words", [["show", "chat"], ["threads", "--json"], ["export", "chat"]])
+def test_a_full_disk_behind_the_output_is_told_in_one_line(sqlite_url: str, chat: str, words: list[str]) -> None:
+    assert process("record", chat, CLEW_URL=sqlite_url).returncode == 0
+    line = shlex.join([sys.executable, "-m", "clew.cli", *words, "--url", sqlite_url])
+    done = subprocess.run(f"{line} > /dev/full", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "clew: could not write: No space left on device\n")
+
+
+@pytest.mark.parametrize("words", [["threads"], ["history", "t"], ["migrate", "--check"]])
+def test_looking_into_a_file_that_is_not_there_makes_none(tmp_path: Path, words: list[str]) -> None:
+    done = Cli(f"sqlite:///{tmp_path / 'typo.db'}")(*words, code=1)
+    assert "typo.db: there is no such file" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_revision_of_a_file_that_is_not_there_is_none_and_makes_none(tmp_path: Path) -> None:
+    assert Cli(f"sqlite:///{tmp_path / 'new.db'}").out("migrate", "--current") == "none\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])

@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from clew import AsyncCheckpointer, Checkpointer
 from clew.engine import (
     AsyncDatabase,
     EngineOptions,
@@ -252,6 +253,30 @@ def test_a_file_that_is_no_database_is_corrupt(tmp_path: Path) -> None:
     with pytest.raises(CorruptData, match="SQLITE_NOTADB"):
         database.ping()
     database.close()
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite"])
+def test_opening_without_migrating_makes_no_file(tmp_path: Path, scheme: str) -> None:
+    async def opening() -> None:
+        async with AsyncCheckpointer.open(f"{scheme}:///{tmp_path / 'typo.db'}"):
+            pass
+
+    with pytest.raises(SchemaMismatch, match=r"typo\.db: there is no such file.*clew migrate"):
+        asyncio.run(opening())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_opening_the_sync_face_without_migrating_makes_no_file(tmp_path: Path) -> None:
+    with pytest.raises(SchemaMismatch, match=r"typo\.db: there is no such file.*clew migrate"):
+        Checkpointer.open(f"sqlite:///{tmp_path / 'typo.db'}")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_file_that_was_migrated_meanwhile_is_found(tmp_path: Path) -> None:
+    late = AsyncCheckpointer.open(f"sqlite:///{tmp_path / 'run.db'}")
+    Checkpointer.open(f"sqlite:///{tmp_path / 'run.db'}", migrate=True).close()
+    async with late:
+        assert (await late.list_threads()).items == ()
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ class AsyncCheckpointer(Generic[State]):
             pre_ping=pre_ping,
             timeout_s=timeout_s,
             pgbouncer=pgbouncer,
+            create=migrate,
         )
         return cls(
             open_async(url, options),

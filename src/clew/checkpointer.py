@@ -119,7 +119,8 @@ class Checkpointer(Generic[State]):
 
         Raises:
             InvalidUrl: the URL cannot be honoured as written.
-            SchemaMismatch: the database is behind, ahead of, or not clew's, and ``migrate`` was not given.
+            SchemaMismatch: the database is behind, ahead of, or not clew's, or the SQLite file is not there, and
+                ``migrate`` was not given. No file is created then.
         """
         options = EngineOptions(
             pool_size=pool_size,
@@ -128,6 +129,7 @@ class Checkpointer(Generic[State]):
             pre_ping=pre_ping,
             timeout_s=timeout_s,
             pgbouncer=pgbouncer,
+            create=migrate,
         )
         database = open_sync(url, options)
         try:

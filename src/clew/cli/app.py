@@ -58,7 +58,10 @@ def _waited_for(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[.
         except ClewError as exc:
             fail(str(exc))
             raise typer.Exit(1) from None
-        except BrokenPipeError:  # as in `clew threads | head`; Python would complain once more when it flushes
+        except OSError as exc:  # a full disk, or a closed pipe as in `clew threads | head`, which is no failure to tell
+            if not isinstance(exc, BrokenPipeError):
+                fail(f"could not write: {exc.strerror or exc}")
+            # Python would complain once more when it flushes.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from clew import migrate as migrations
 from clew.cli.connection import Schema, Url, required
 from clew.cli.output import say
-from clew.engine import Mode, open_async, parse
+from clew.engine import EngineOptions, Mode, is_missing, open_async, parse
 from clew.errors import InvalidInput
 
 __all__ = ["COMMANDS"]
@@ -48,11 +48,14 @@ async def migrate(
     if sql:
         typer.echo(migrations.sql(dialect or parse(required(url)).kind, schema), nl=False)
         return
-    before = await _on(url, "read", "read the revision", lambda connection: migrations.current(connection, schema))
+    if current and is_missing(parse(required(url))):  # a look at a file that is not there makes none
+        typer.echo("none")
+        return
+    before = await _on(url, "read", "read the revision", lambda on: migrations.current(on, schema), create=not check)
     if current:
         typer.echo(before or "none")
     elif check:
-        await _on(url, "read", "check the schema", lambda connection: migrations.check(connection, schema))
+        await _on(url, "read", "check the schema", lambda on: migrations.check(on, schema), create=False)
         say(f"up to date, at {before}")
     else:
         await _go(url, schema, to, before, yes)
@@ -74,9 +77,11 @@ async def _go(url: str | None, schema: str | None, to: str, before: str | None, 
     say(f"at {after or 'none'} already" if before == after else f"migrated {moved}")
 
 
-async def _on(url: str | None, mode: Mode, doing: str, unit: Callable[[Connection], Any]) -> Any:
+async def _on(
+    url: str | None, mode: Mode, doing: str, unit: Callable[[Connection], Any], *, create: bool = True
+) -> Any:
     """What the unit returns, over a connection of its own."""
-    database = open_async(required(url))
+    database = open_async(required(url), EngineOptions(create=create))
     try:
         return await database.run(unit, mode, doing=doing)
     finally:

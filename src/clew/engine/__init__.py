@@ -7,6 +7,7 @@ from clew.engine.bound import AwaitedBoundDatabase, BoundDatabase, bound_async, 
 from clew.engine.database import Mode, SyncDatabase
 from clew.engine.opening import open_async, open_sync, wrap_async, wrap_sync
 from clew.engine.options import EngineOptions
+from clew.engine.sqlite import is_missing
 from clew.engine.urls import parse
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ThreadedDatabase",
     "bound_async",
     "bound_sync",
+    "is_missing",
     "open_async",
     "open_sync",
     "parse",

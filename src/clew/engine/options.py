@@ -35,6 +35,8 @@ class EngineOptions:
     30 seconds for the rest."""
     pgbouncer: bool | None = None
     """True where PgBouncer in transaction mode stands before Postgres; None takes the URL's ``pgbouncer=``."""
+    create: bool = True
+    """Whether an SQLite file that is not there is made. Without it a mistyped name would leave an empty file behind."""
 
     def __post_init__(self) -> None:
         checks = {

@@ -18,12 +18,12 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 from clew.engine.options import EngineOptions
 from clew.engine.urls import DatabaseUrl
-from clew.errors import InvalidUrl
+from clew.errors import InvalidUrl, SchemaMismatch
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["BEGIN", "Anchor", "async_engine", "borrowed_transaction", "raw", "sync_engine"]
+__all__ = ["BEGIN", "Anchor", "async_engine", "borrowed_transaction", "is_missing", "raw", "sync_engine"]
 
 BEGIN: Final = {"read": "BEGIN", "write": "BEGIN IMMEDIATE"}
 
@@ -62,6 +62,11 @@ def async_engine(url: DatabaseUrl, options: EngineOptions) -> tuple[AsyncEngine,
     engine = create_async_engine(location, connect_args=_connect_arguments(options), **_pool_arguments(url, options))
     _prepare(engine.sync_engine, url, options)
     return engine, anchor
+
+
+def is_missing(url: DatabaseUrl) -> bool:
+    """Whether ``url`` names an SQLite file that is not there, and that connecting would make."""
+    return url.kind == "sqlite" and url.database is not None and not Path(url.database).exists()
 
 
 def raw(connection: Connection) -> Any:
@@ -151,6 +156,16 @@ def _pool_arguments(url: DatabaseUrl, options: EngineOptions) -> dict[str, Any]:
 
 
 def _prepare(engine: Engine, url: DatabaseUrl, options: EngineOptions) -> None:
+    @event.listens_for(engine, "do_connect")
+    def look(*_: Any) -> None:
+        if not options.create and is_missing(url):
+            raise SchemaMismatch(
+                f"{url.label}: there is no such file; correct its name, or run `clew migrate` to create it"
+                " (or open with migrate=True)",
+                found=None,
+                expected="clew's tables",
+            )
+
     @event.listens_for(engine, "connect")
     def connect(driver: Any, _: Any) -> None:
         if not url.in_memory:
