@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from clew import migrate as migrate  # as itself, or type checkers do not see that `clew.migrate` is there
 from clew.async_checkpointer import AsyncCheckpointer
 from clew.checkpointer import Checkpointer
 from clew.codec import Codec
