@@ -6,8 +6,10 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -198,6 +200,23 @@ def test_what_a_module_exports_is_what_others_import_from_it() -> None:
             missing |= {f"{name}, which nobody imports" for name in idle}
         wrong += [f"{module}: {name}" for name in sorted(missing)]
     assert wrong == []
+
+
+def test_whatever_is_imported_is_asked_for_by_name() -> None:
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
+    extras = [name for name in project["optional-dependencies"] if name != "dev"]
+    asked = [*project["dependencies"], *(one for name in extras for one in project["optional-dependencies"][name])]
+    declared = {distribution(requirement) for requirement in asked}
+    known = packages_distributions()
+    # compression is the standard library's from Python 3.14 on, pydantic_core a part of pydantic.
+    own = {"clew", "compression", "pydantic_core", *sys.stdlib_module_names}
+    foreign = {found.imported.split(".")[0] for found in IMPORTS} - own
+    assert {name for name in foreign if not declared & set(map(distribution, known[name]))} == set()
+
+
+def distribution(requirement: str) -> str:
+    [name] = re.findall(r"^[\w.-]+", requirement)
+    return re.sub(r"[-_.]+", "-", str(name)).lower()
 
 
 def test_only_extras_drivers_and_alembic_are_imported_inside_functions() -> None:
