@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import multiprocessing
 import os
 import random
@@ -15,7 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from clew import AsyncCheckpointer, Checkpointer
@@ -209,7 +210,7 @@ def test_a_locked_file_is_unavailable_after_the_timeout(empty_sqlite_url: str, t
     database.run(prepare, "write")
     other = sqlite3.connect(tmp_path / "empty.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StorageUnavailable, match=r"could not put thread 't1': .*locked.* \[SQLITE_BUSY\]") as refusal:
+    with pytest.raises(StorageUnavailable, match=r"could not put thread 't1' at sqlite:.*locked.* \[SQLITE_BUSY\]") as refusal:
         database.run(add(1), "write", doing="put thread 't1'")
     assert refusal.value.maybe_stored is False
     other.close()
@@ -317,6 +318,24 @@ async def test_an_unreachable_server_is_unavailable(url: str) -> None:
     assert (refusal.value.maybe_stored, "secret" in str(refusal.value)) == (False, False)
     await for_loop.close()
     for_threads.close()
+
+
+async def test_a_database_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    url = "postgresql://me:secret@127.0.0.1:1/agents?connect_timeout=5"
+    engine = create_engine("postgresql+psycopg://me:secret@127.0.0.1:1/agents?connect_timeout=5", poolclass=NullPool)
+    for database in (open_async(url), open_sync(url), wrap_sync(engine)):
+        with pytest.raises(StorageUnavailable, match=r" at postgresql(\+psycopg)?://127\.0\.0\.1:1/agents: "):
+            await value_of(database.ping())
+        await value_of(database.close())
+    locked = tmp_path / "locked.db"
+    locked.mkdir(mode=0o700)
+    found = wrap_sync(create_engine(f"sqlite:///{locked}"))
+    with pytest.raises(StorageUnavailable, match=rf" at sqlite:///{locked}: the file cannot be opened"):
+        found.ping()
+
+
+async def value_of(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
 
 
 async def test_the_second_host_is_tried_when_the_first_is_down(empty_postgres_url: str) -> None:

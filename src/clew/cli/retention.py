@@ -156,7 +156,10 @@ async def export(
     url: Url = None,
     schema: Schema = None,
 ) -> None:
-    """Write a thread, with everything of it, to a file of JSON lines that `clew import` reads."""
+    """Write a thread, with everything of it, to a file of JSON lines that `clew import` reads.
+
+    A file that is there is replaced, once the new one is whole.
+    """
     target: Any = sys.stdout.buffer if file == "-" else file
     async with opened(url, schema) as checkpointer:
         with progress("exporting", None) as advance:

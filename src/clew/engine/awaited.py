@@ -125,8 +125,11 @@ class AsyncDatabase(AwaitedDatabase):
         timeout_s: float | None = None,
         pgbouncer: bool = False,
         anchor: sqlite.Anchor | None = None,
+        label: str | None = None,
     ) -> None:
-        core = SyncDatabase(engine.sync_engine, own=own, timeout_s=timeout_s, pgbouncer=pgbouncer, anchor=anchor)
+        core = SyncDatabase(
+            engine.sync_engine, own=own, timeout_s=timeout_s, pgbouncer=pgbouncer, anchor=anchor, label=label
+        )
         super().__init__(core)
         self.engine = engine
         self._own = own

@@ -18,7 +18,7 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import Final, Literal, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.util import await_only
 
 from clew.engine import postgres, sqlite
@@ -59,7 +59,8 @@ class SyncDatabase:
     """An engine, ours or a host's, that runs units. Safe to share between threads.
 
     ``own`` says that the engine was made for us: closed with us, and prepared so that less is to be done for each
-    transaction. A host's engine keeps its listeners, pragmas, pool and isolation level.
+    transaction. A host's engine keeps its listeners, pragmas, pool and isolation level. ``label`` names the database
+    where it cannot be reached; it must hold no password.
 
     Raises:
         InvalidInput: the engine speaks neither SQLite nor Postgres.
@@ -73,6 +74,7 @@ class SyncDatabase:
         timeout_s: float | None = None,
         pgbouncer: bool = False,
         anchor: sqlite.Anchor | None = None,
+        label: str | None = None,
     ) -> None:
         if engine.dialect.name not in ("sqlite", "postgresql"):
             raise InvalidInput(f"clew stores in SQLite and Postgres; this engine is for {engine.dialect.name}")
@@ -84,6 +86,7 @@ class SyncDatabase:
         self._anchor = anchor
         if anchor is not None:
             weakref.finalize(self, anchor.close)  # nobody closes a checkpointer whose other options were refused
+        self._label = _label(engine.url) if label is None else label
         self._pid = os.getpid()
         # SQLite's own waiting is polling, up to 100 ms apart and in no order: within the process writers queue here.
         self._gate = threading.Lock() if own and self.dialect == "sqlite" and not engine.dialect.is_async else None
@@ -165,7 +168,8 @@ class SyncDatabase:
                 sent = mode != "read" and stage >= (Stage.UNIT if mode == "statement" else Stage.COMMIT)
                 again = failure.passing and stage > Stage.CHECKOUT and not (sent and failure.uncertain)
                 if not again or attempt == _RETRIES or progress.abandoned:
-                    raise self._error(failure, doing, sent) from exc
+                    where = f" at {self._label}" if stage is Stage.CHECKOUT else ""
+                    raise self._error(failure, doing + where, sent) from exc
                 attempt += 1
                 if failure.kind is Kind.CONTENTION:
                     self._pause(random.uniform(0.002, 0.02) * attempt)  # or the same two meet again
@@ -278,6 +282,12 @@ def _carry_out(connection: Connection, unit: Unit[T], progress: Progress) -> T:
 
 def select_one(connection: Connection) -> None:
     connection.exec_driver_sql("SELECT 1").scalar()
+
+
+def _label(url: URL) -> str:
+    """What may be said of a host's URL: neither user nor password nor parameters."""
+    place = URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
+    return place.render_as_string()
 
 
 def _limits(timeout_s: float) -> str:

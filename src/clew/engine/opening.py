@@ -31,9 +31,9 @@ def open_sync(url: str, options: EngineOptions | None = None) -> SyncDatabase:
     if parsed.kind == "postgresql":
         pgbouncer = options.uses_pgbouncer(parsed)
         engine = postgres.sync_engine(parsed, options)
-        return SyncDatabase(engine, own=True, timeout_s=options.timeout_s, pgbouncer=pgbouncer)
+        return SyncDatabase(engine, own=True, timeout_s=options.timeout_s, pgbouncer=pgbouncer, label=parsed.label)
     engine, anchor = sqlite.sync_engine(parsed, options)
-    return SyncDatabase(engine, own=True, timeout_s=options.timeout_s, anchor=anchor)
+    return SyncDatabase(engine, own=True, timeout_s=options.timeout_s, anchor=anchor, label=parsed.label)
 
 
 def open_async(url: str, options: EngineOptions | None = None) -> AsyncDatabase | ThreadedDatabase:
@@ -47,10 +47,10 @@ def open_async(url: str, options: EngineOptions | None = None) -> AsyncDatabase 
     if parsed.kind == "postgresql":
         pgbouncer = options.uses_pgbouncer(parsed)
         engine = postgres.async_engine(parsed, options)
-        return AsyncDatabase(engine, own=True, timeout_s=options.timeout_s, pgbouncer=pgbouncer)
+        return AsyncDatabase(engine, own=True, timeout_s=options.timeout_s, pgbouncer=pgbouncer, label=parsed.label)
     if parsed.driver == "aiosqlite":
         engine, anchor = sqlite.async_engine(parsed, options)
-        return AsyncDatabase(engine, own=True, timeout_s=options.timeout_s, anchor=anchor)
+        return AsyncDatabase(engine, own=True, timeout_s=options.timeout_s, anchor=anchor, label=parsed.label)
     return ThreadedDatabase(open_sync(url, options), readers=min(4, options.pool_size))
 
 

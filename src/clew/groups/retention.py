@@ -114,9 +114,9 @@ class Retention:
         """Write a thread to a file, lossless, as lines of JSON: checkpoints, writes, metadata, runs and evidence.
 
         ``target`` is a path or an open file. An element that many checkpoints share is written once. Under a path the
-        file appears when it is whole; a pipe or device is written to. Puts may go on meanwhile and are not in it.
-        ``progress`` is called with how many checkpoints and elements are done, and how many there are. Leases are not
-        exported.
+        file appears when it is whole, in place of one that was there; a pipe or device is written to. Puts may go on
+        meanwhile and are not in it. ``progress`` is called with how many checkpoints and elements are done, and how
+        many there are. Leases are not exported.
 
         Raises:
             NotFound: there is no such thread.
