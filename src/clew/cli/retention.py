@@ -38,9 +38,9 @@ async def prune(
         bool, typer.Option("--keep-ancestors", help="Keep the lineage of everything that is kept.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-    json: Json = False,
     url: Url = None,
     schema: Schema = None,
+    json: Json = False,
 ) -> None:
     """Delete a thread's old checkpoints. What any option keeps stays, and the latest of each namespace always."""
     if keep_last is None and keep_runs is None and newer_than is None and not keep_ancestors:
@@ -99,9 +99,9 @@ async def sweep(
     writes_older_than: Annotated[
         str, typer.Option("--writes-older-than", metavar="AGE", help="How old a write without a checkpoint may grow.")
     ] = "1d",
-    json: Json = False,
     url: Url = None,
     schema: Schema = None,
+    json: Json = False,
 ) -> None:
     """Delete the threads that have expired, and writes whose checkpoint never came. Any number may run at once."""
     async with opened(url, schema) as checkpointer:
@@ -119,9 +119,9 @@ async def verify(
     thread: Annotated[
         str | None, typer.Argument(metavar="[THREAD]", help="The thread's id. None: all of them.", show_default=False)
     ] = None,
-    json: Json = False,
     url: Url = None,
     schema: Schema = None,
+    json: Json = False,
 ) -> None:
     """Check that everything stored can be read and fits together; ends with 1 where something does not."""
     async with opened(url, schema) as checkpointer:
@@ -139,7 +139,7 @@ async def verify(
         raise CorruptData(f"verify found {counted(report.problem_count, 'problem')}")
 
 
-async def compact(thread: ThreadId, json: Json = False, url: Url = None, schema: Schema = None) -> None:
+async def compact(thread: ThreadId, url: Url = None, schema: Schema = None, json: Json = False) -> None:
     """Rewrite what a thread's states are stored in, so that it takes less. No checkpoint changes."""
     async with opened(url, schema) as checkpointer:
         report = await checkpointer.retention.compact(thread)

@@ -1,6 +1,8 @@
 """Reading elements of several checkpoints of one thread in one statement that also checks that they are all there.
 
-As in ``fetching``: a checkpoint that is still there at the second statement was there all the time. Whoever calls this
+With what all reads of forms have in common: how one is made of a row, and how data that cannot be read is named.
+
+As in ``fetching``, a checkpoint that is still there at the second statement was there all the time. Whoever calls this
 starts over where one is gone.
 """
 

@@ -2,11 +2,13 @@
 
 Pure functions, in the order in which a put and a read take them: ``encoding`` (value to form), ``placing`` (form
 against base to manifest and new elements), ``segments`` (elements to rows, merging), ``manifest`` (its bytes),
-``reading`` (back to the value), ``live`` (what is still named).
+``reading`` (back to the value), ``live`` (what is still named). Then what looking back needs: ``pool`` (many states at
+once), ``gaps`` and ``diff`` (what two forms do not share). They all speak in ``nodes``.
 """
 
-from clew.structure.diff import differences, gaps_between, places, same
+from clew.structure.diff import differences, places, same
 from clew.structure.encoding import digest_of, encode
+from clew.structure.gaps import gaps_between
 from clew.structure.live import SpanSet
 from clew.structure.manifest import decode_manifest, decode_spans, log_bytes, spans_within
 from clew.structure.nodes import Inline, Kind, Node, Record, Run, Span, runs_of, spans_of
