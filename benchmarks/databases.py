@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the server of the t
 
 import postgres_server
 
-__all__ = ["KINDS", "Databases", "kind_of", "size", "vacuum"]
+__all__ = ["KINDS", "Databases", "kind_of", "path_of", "size", "vacuum"]
 
 KINDS: Final = ("sqlite", "postgres")
 
