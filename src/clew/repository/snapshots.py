@@ -240,9 +240,8 @@ def _snapshot(
 ) -> StateSnapshot[Any]:
     metadata, parent = metadata_of(thread_id, row), row.parent_checkpoint_id
     place = {"thread_id": thread_id, "namespace": metadata.namespace}
-    value = state_of(pool, root, thread_id, row)
     with naming(thread_id, row.checkpoint_id):
-        values = reader(value)
+        values = reader(pool.value(root))
         interrupts: Sequence[Any] = () if row.interrupts is None else store.codec.decode(row.interrupts)
     return StateSnapshot.built(
         values=values,

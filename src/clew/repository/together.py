@@ -9,7 +9,6 @@ starts over where one is gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -83,15 +82,25 @@ def gone_too_often(thread_id: str) -> Contention:
     )
 
 
-@contextmanager
-def naming(thread_id: str, checkpoint_id: str | None = None) -> Iterator[None]:
-    """Corrupt data that the block meets with says in which thread, or in which checkpoint, it is."""
-    try:
-        yield
-    except CorruptData as exc:
-        which = f"checkpoint {checkpoint_id!r} of thread {thread_id!r}" if checkpoint_id else f"thread {thread_id!r}"
-        exc.args = (f"{which}: {exc.args[0]}",)
-        raise
+class naming:  # noqa: N801  it is used as a function is
+    """Corrupt data that the ``with`` block meets with says in which thread, or in which checkpoint, it is.
+
+    A class, since a history takes two for each of its states: 0.5 µs, against 2 for a generator.
+    """
+
+    __slots__ = ("_checkpoint_id", "_thread_id")
+
+    def __init__(self, thread_id: str, checkpoint_id: str | None = None) -> None:
+        self._thread_id = thread_id
+        self._checkpoint_id = checkpoint_id
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, CorruptData):
+            which = f"checkpoint {self._checkpoint_id!r} of " if self._checkpoint_id else ""
+            error.args = (f"{which}thread {self._thread_id!r}: {error.args[0]}",)
 
 
 def form_of(thread_id: str, row: Any) -> Node:
