@@ -210,7 +210,8 @@ def test_a_locked_file_is_unavailable_after_the_timeout(empty_sqlite_url: str, t
     database.run(prepare, "write")
     other = sqlite3.connect(tmp_path / "empty.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StorageUnavailable, match=r"could not put thread 't1' at sqlite:.*locked.* \[SQLITE_BUSY\]") as refusal:
+    expected = r"could not put thread 't1' at sqlite:.*locked.* \[SQLITE_BUSY\]"
+    with pytest.raises(StorageUnavailable, match=expected) as refusal:
         database.run(add(1), "write", doing="put thread 't1'")
     assert refusal.value.maybe_stored is False
     other.close()
