@@ -34,7 +34,7 @@ class Driver:
         """What the step's unit returns."""
         if not self._ready:
             self.make_ready()
-        return self.database.run(step.unit, step.mode, doing=step.doing)
+        return self.database.run(step.carry_out, step.mode, doing=step.doing)
 
     def bound(self, database: BoundDatabase, core: Core) -> Driver:
         """A driver inside a host's transaction. It has turns of its own: another's could wait for that transaction."""
@@ -63,7 +63,7 @@ class Driver:
         with self._readying:
             if not self._ready:
                 step = schema_step(self.core, upgrade=self._migrate)
-                self.database.run(step.unit, step.mode, doing=step.doing)
+                self.database.run(step.carry_out, step.mode, doing=step.doing)
                 self._ready = True
 
     def _take(self, step: Step[Any] | Turn, turns: ExitStack) -> Any:
@@ -89,7 +89,7 @@ class AsyncDriver:
         """What the step's unit returns."""
         if not self._ready:
             await self.make_ready()
-        return await self.database.run(step.unit, step.mode, doing=step.doing)
+        return await self.database.run(step.carry_out, step.mode, doing=step.doing)
 
     def bound(self, database: AwaitedBoundDatabase, core: Core) -> AsyncDriver:
         """A driver inside a host's transaction. It has turns of its own: another's could wait for that transaction."""
@@ -118,7 +118,7 @@ class AsyncDriver:
         async with self._readying:
             if not self._ready:
                 step = schema_step(self.core, upgrade=self._migrate)
-                await self.database.run(step.unit, step.mode, doing=step.doing)
+                await self.database.run(step.carry_out, step.mode, doing=step.doing)
                 self._ready = True
 
     async def _take(self, step: Step[Any] | Turn, turns: AsyncExitStack) -> Any:

@@ -29,6 +29,7 @@ from clew.records import (
 )
 from clew.repository import PutRequest
 from clew.repository.batching import LedgerRows
+from clew.repository.keys import shown
 
 __all__ = ["DEFAULT_PENDING", "AsyncRecorder", "Recorder"]
 
@@ -55,9 +56,9 @@ class Recording:
         try:
             self.durability = DurabilityMode(durability)
         except ValueError as exc:
-            raise InvalidInput(f"durability must be sync, async or exit, not {durability!r}") from exc
+            raise InvalidInput(f"durability must be sync, async or exit, not {shown(durability)}") from exc
         if type(max_pending) is not int or max_pending < 1:
-            raise InvalidInput(f"max_pending must be an integer of at least 1, not {max_pending!r}")
+            raise InvalidInput(f"max_pending must be an integer of at least 1, not {shown(max_pending)}")
         if self.durability is DurabilityMode.ASYNC and bound:
             raise InvalidInput("a bound checkpointer cannot write in the background; record with durability='sync'")
         self._flows = flows

@@ -32,6 +32,8 @@ from sqlalchemy import (
     text,
 )
 
+from clew.errors import CorruptData
+
 __all__ = ["EPOCH", "MICROSECOND", "VERSION_TABLE", "Moment", "Tables", "tables_for"]
 
 VERSION_TABLE: Final = "clew_alembic_version"
@@ -57,7 +59,10 @@ class Moment(TypeDecorator[datetime]):
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        moment: datetime = EPOCH + value * MICROSECOND if dialect.name == "sqlite" else value.astimezone(UTC)
+        try:
+            moment: datetime = EPOCH + value * MICROSECOND if dialect.name == "sqlite" else value.astimezone(UTC)
+        except (TypeError, ValueError, OverflowError) as exc:
+            raise CorruptData("an instant that is stored lies beyond the calendar, or is none") from exc
         return moment
 
 

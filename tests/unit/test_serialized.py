@@ -40,6 +40,7 @@ def test_it_is_shown_as_plain_values() -> None:
     assert Serialized("json", b'{"a": 1}').plain() == {"a": 1}
     assert Serialized("msgpack+aes", b"abc").plain() == "<msgpack+aes, 3 bytes>"
     assert Serialized("msgpack", b"\xc1").plain() == "<msgpack, 1 bytes>"
+    assert Serialized("zstd/msgpack", b"no frame").plain() == "<zstd/msgpack, 8 bytes>"
     assert repr(Serialized("msgpack", b"\x01")) == "Serialized(1)"
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import count, pairwise
-from typing import Any
+from typing import Any, cast
+from zlib import crc32
 
+import ormsgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,6 +108,69 @@ def test_every_damage_to_a_manifest_or_its_spans_is_noticed() -> None:
             decode_manifest(manifest[:cut], spans)
     with pytest.raises(CorruptData):
         decode_manifest(manifest, b"")
+
+
+def sealed(outline: Any, spans: bytes = b"") -> tuple[bytes, bytes]:
+    """A manifest with a right checksum, whatever it says."""
+    body = outline if isinstance(outline, bytes) else ormsgpack.packb(outline)
+    return b"\x01" + crc32(body, crc32(spans)).to_bytes(4, "big") + body, spans
+
+
+ONE_SPAN = ormsgpack.packb([[7], [0, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("outline", "spans"),
+    [
+        (b"", b""),
+        (b"\xc1", b""),
+        (b"\x91" * 5000 + b"\xc0", b""),
+        (reduce(lambda inner, _: [None, "k", inner], range(200), b"\x01"), b""),
+        (reduce(lambda inner, _: [None, "k", inner], range(9), b"\x01"), b""),
+        (None, b""),
+        ("text", b""),
+        (1.5, b""),
+        ([], b""),
+        ([None, "k"], b""),
+        ([5, "k", b"\x01"], b""),
+        ([None, 5, b"\x01"], b""),
+        ([None, ["k"], b"\x01"], b""),
+        ({}, b""),
+        ({"a": 4, "b": 4}, ONE_SPAN),
+        ({"a": "b"}, b""),
+        (4, b""),
+        (2**62, ONE_SPAN),
+        (-4, ONE_SPAN),
+        (3, b""),
+        (2, b""),
+        (0, ONE_SPAN),
+        (6, ormsgpack.packb([[7], [0, 0, 2]])),
+        (4, ormsgpack.packb([[7], [0, 0, 0]])),
+        (4, ormsgpack.packb([[7], [0, -1, 2]])),
+        (4, ormsgpack.packb([[7], [-1, 0, 1]])),
+        (4, ormsgpack.packb([[7], [1, 0, 1]])),
+        (4, ormsgpack.packb([[-7], [0, 0, 1]])),
+        (4, ormsgpack.packb([[2**64 - 1], [0, 0, 1]])),
+        (4, ormsgpack.packb([[7], [0, 0, 2**64 - 1]])),
+        (4, ormsgpack.packb([["7"], [0, 0, 1]])),
+        (4, ormsgpack.packb([[7], [0, 0.5, 1]])),
+        (4, ormsgpack.packb([[7], [0, 0]])),
+        (4, ormsgpack.packb([7, 7])),
+        (4, ormsgpack.packb([[7]])),
+        (4, ormsgpack.packb(7)),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_what_no_put_writes_is_no_manifest_although_its_checksum_is_right(outline: Any, spans: bytes) -> None:
+    with pytest.raises(CorruptData):
+        decode_manifest(*sealed(outline, spans))
+
+
+def test_a_manifest_may_be_as_deep_as_records_nest() -> None:
+    outline: Any = reduce(lambda inner, _: [None, "k", inner], range(8), b"\x01")
+    assert decode(CODEC, decode_manifest(*sealed(outline)), SegmentMap()) == reduce(
+        lambda inner, _: {"k": inner}, range(8), cast(Any, 1)
+    )
 
 
 def test_a_manifest_of_a_newer_version_says_so() -> None:

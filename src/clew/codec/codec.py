@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from ormsgpack import packb
 
 from clew.codec.extensions import OPTIONS, Refused, array_header, is_plain_text
+from clew.codec.frames import MAX_BYTES
 from clew.codec.reading import Reading, holds_bytes, rebuilt
 from clew.codec.registry import Registry
 from clew.codec.writing import Quick, Strict
@@ -74,14 +75,15 @@ class Codec:
         """The value's bytes, or the exact place of what cannot be kept; `path` is where `value` itself stands.
 
         Raises:
-            Unserializable: something in it is of a type that is not known, or nested deeper than `MAX_DEPTH`.
+            Unserializable: something in it is of a type that is not known, or nested deeper than `MAX_DEPTH`; or it
+                takes more than `MAX_BYTES`.
         """
         strict = Strict(self._registry)
         try:
             try:
-                return strict.pack(value)
+                data = strict.pack(value)
             except RecursionError:
-                return _on_a_fresh_stack(lambda: strict.pack(value))
+                data = _on_a_fresh_stack(lambda: strict.pack(value))
         except Refused as refusal:
             where = path + "".join(reversed(refusal.steps))
             if len(where) > _MAX_PATH:
@@ -89,6 +91,9 @@ class Codec:
             raise Unserializable(where, refusal.reason) from refusal.__cause__
         except RecursionError as exc:
             raise Unserializable(path, "encoding it exceeds Python's recursion limit") from exc
+        if len(data) > MAX_BYTES:
+            raise Unserializable(path, f"takes {len(data)} bytes; one value takes at most {MAX_BYTES}: split it")
+        return data
 
     def quick(self, values: Collection[Any]) -> list[bytes | None]:
         """Each value's bytes as `strict` makes them, without a walk; None where only `strict` can tell.

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
 import ormsgpack
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from clew.codec.frames import inflated, zstd
+from clew.errors import CorruptData
 
 __all__ = ["Serialized"]
 
@@ -56,10 +53,10 @@ class Serialized:
         return Serialized(_ZSTD + self.type, packed) if len(packed) < len(self.data) * 0.9 else self
 
     def opened(self) -> Serialized:
-        """The inverse of ``compressed``."""
+        """The inverse of ``compressed``. Raises CorruptData."""
         if not self.type.startswith(_ZSTD):
             return self
-        return Serialized(self.type.removeprefix(_ZSTD), zstd.decompress(self.data))
+        return Serialized(self.type.removeprefix(_ZSTD), inflated(self.data))
 
     def plain(self) -> Any:
         """The value made of plain Python values, objects as dicts of their fields that are not empty.
@@ -67,9 +64,9 @@ class Serialized:
         For showing it: nothing is imported and no object is made. What cannot be looked into, such as an encrypted
         value, is described by a text.
         """
-        if self.type.startswith(_ZSTD):
-            return self.opened().plain()
         try:
+            if self.type.startswith(_ZSTD):
+                return self.opened().plain()
             if self.type == "null":
                 return None
             if self.type in ("bytes", "bytearray"):
@@ -78,7 +75,7 @@ class Serialized:
                 return json.loads(self.data)
             if self.type == _USUAL:
                 return _unpacked(self.data)
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, CorruptData):
             pass
         return f"<{self.type}, {len(self.data)} bytes>"
 

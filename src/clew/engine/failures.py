@@ -103,6 +103,8 @@ def read(exc: BaseException, *, connecting: bool = False) -> Failure | None:
         return Failure(Kind.LOST, _errno(original), "the connection failed")
     if _drivers_connection_error(exc, original):
         return Failure(Kind.LOST, type(original).__name__, "the connection failed")
+    if isinstance(exc, sa.DataError):  # the server said nothing: psycopg cannot make a value of what it sent
+        return Failure(Kind.CORRUPT, type(original).__name__, "a value that is stored cannot be read")
     if isinstance(exc, sa.SQLAlchemyError):
         return Failure(Kind.REFUSED, type(original).__name__, "the database layer refused")
     module = type(original).__module__.partition(".")[0]

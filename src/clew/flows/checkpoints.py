@@ -45,7 +45,7 @@ from clew.repository import (
     thread_statistics,
     threads_of_run,
 )
-from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_of, namespace_text
+from clew.repository.keys import check_config, check_id, check_limit, check_thread_id, namespace_of, namespace_text
 
 __all__ = ["Flows", "repeatable"]
 
@@ -65,7 +65,7 @@ class Flows:
         """One statement where memory suffices and the version is the remembered one, else the locked way."""
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidInput(f"put takes a Checkpoint, not {type(checkpoint).__name__}")
-        thread_id, memory = checkpoint.thread_id, self.core.memory
+        thread_id, memory = check_thread_id(checkpoint.thread_id), self.core.memory
         # The snapshot of the state is taken here, before anything is waited for. Any earlier state will do as a hint.
         known = memory.get(thread_id)
         hint = known.base(namespace_text(checkpoint.namespace), checkpoint.parent_checkpoint_id) if known else None
@@ -98,6 +98,7 @@ class Flows:
         self, config: CheckpointConfig, writes: Iterable[PendingWrite], lease_token: int | None
     ) -> Flow[None]:
         """Nothing is sent for an empty batch."""
+        check_config(config)
         if config.checkpoint_id is None:
             raise InvalidInput(
                 f"put_writes on thread {config.thread_id!r} needs a checkpoint_id: writes belong to one checkpoint"
@@ -185,7 +186,9 @@ class Flows:
             threads = yield self.core.read(doing, threads_of_run, run_id)
         total = 0
         for found in threads:
-            total += yield self.core.write(doing, delete_run, run_id, found, Fence(lease_token))
+            total += yield self.core.write(
+                f"{doing} of thread {found!r}", delete_run, run_id, found, Fence(lease_token)
+            )
         return total
 
 
@@ -200,5 +203,9 @@ def repeatable(filters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(config: CheckpointConfig) -> str:
-    which = f"checkpoint {config.checkpoint_id!r}" if config.checkpoint_id is not None else "the latest checkpoint"
+    which = (
+        f"checkpoint {config.checkpoint_id!r}"
+        if check_config(config).checkpoint_id is not None
+        else "the latest checkpoint"
+    )
     return f"{which} of thread {config.thread_id!r}"

@@ -14,6 +14,7 @@ from clew.dialects import dialect_named
 from clew.errors import InvalidInput
 from clew.flows.steps import Core, Step
 from clew.repository import Memory, StateReader, Store
+from clew.repository.keys import shown
 from clew.tables import tables_for
 
 __all__ = ["Leases", "core_for", "schema_step"]
@@ -40,7 +41,7 @@ def core_for(
     if schema is not None and not dialect.has_schemas:
         raise InvalidInput(f"schema={schema!r}: SQLite has no schemas; use another file")
     if leases not in ("strict", "advisory"):
-        raise InvalidInput(f"leases must be 'strict' or 'advisory', not {leases!r}")
+        raise InvalidInput(f"leases must be 'strict' or 'advisory', not {shown(leases)}")
     codec = Codec() if codec is None else codec
     for cls in types:
         codec.register(cls)
@@ -66,4 +67,5 @@ def schema_step(core: Core, *, upgrade: bool) -> Step[None]:
         migrate.upgrade(connection, schema=schema)
 
     unit: Callable[[Connection], None] = upgraded if upgrade else checked
-    return Step(unit, "write" if upgrade else "read", "migrate the database" if upgrade else "check the schema")
+    doing = "migrate the database" if upgrade else "check the schema"
+    return Step(unit, "write" if upgrade else "read", doing, foreign=True)

@@ -6,6 +6,7 @@ What goes over a whole database, or out of it, is many steps, so that nothing is
 from __future__ import annotations
 
 import io
+import logging
 import os
 import shutil
 import tempfile
@@ -18,7 +19,7 @@ from typing import IO, Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
-from clew.errors import InvalidInput
+from clew.errors import CorruptData, InvalidInput
 from clew.flows.steps import Core, Flow, Step
 from clew.records import CompactReport, PruneReport, SweepReport, TransferReport, VerifyReport
 from clew.repository import Fence
@@ -56,6 +57,7 @@ File: TypeAlias = "str | os.PathLike[str] | IO[bytes] | IO[str]"
 """A path, or an open file in binary or text mode."""
 
 _LOOKS = 3
+_log = logging.getLogger("clew")
 
 
 class RetentionFlows:
@@ -108,7 +110,11 @@ class RetentionFlows:
     def _sweep_thread(
         self, thread_key: int, now: datetime | None, writes_older_than: timedelta
     ) -> Flow[tuple[SweptThread, str]]:
-        swept, name = yield self.core.write("sweep", sweep_thread, thread_key, now, writes_older_than)
+        try:
+            swept, name = yield self.core.write("sweep", sweep_thread, thread_key, now, writes_older_than)
+        except CorruptData as exc:  # the other threads are swept all the same
+            _log.warning("a thread is left as it is: %s", exc)
+            return SweptThread(Outcome.SKIPPED), ""
         if swept.outcome is Outcome.EXPIRED:
             self.core.memory.forget(name)
         return swept, name
@@ -189,7 +195,7 @@ class RetentionFlows:
             def unit(connection: Connection) -> TransferReport:
                 return import_thread(store, connection, lines(), thread_id=thread_id, progress=progress)
 
-            report: TransferReport = yield Step(unit, "write", "import a thread")
+            report: TransferReport = yield Step(unit, "write", "import a thread", foreign=True)
         self.core.memory.forget(report.thread_id)
         return report
 

@@ -8,7 +8,7 @@ from clew.errors import InvalidInput
 from clew.flows.steps import Core, Step
 from clew.records import AgentCheckpoint, Boundary, CheckpointConfig, Lease, Page, ResumeSnapshot, Run, RunStatus, Usage
 from clew.repository import leases, resuming, runs
-from clew.repository.keys import check_id, check_limit
+from clew.repository.keys import check_config, check_id, check_limit, shown
 from clew.repository.store import Fence
 
 __all__ = ["RunFlows"]
@@ -90,7 +90,7 @@ class RunFlows:
         return self.core.read(doing, resuming.list_boundaries, run_id, thread_id=thread_id, limit=limit, cursor=cursor)
 
     def get_checkpoint(self, config: CheckpointConfig) -> Step[AgentCheckpoint | None]:
-        doing = f"read agent checkpoint {config.checkpoint_id!r} of thread {config.thread_id!r}"
+        doing = f"read agent checkpoint {check_config(config).checkpoint_id!r} of thread {config.thread_id!r}"
         return self.core.read(doing, resuming.get_agent_checkpoint, config)
 
     def resume_snapshot(self, run_id: str, thread_id: str | None) -> Step[ResumeSnapshot | None]:
@@ -116,7 +116,7 @@ def _finished(status: RunStatus | str) -> RunStatus:
     try:
         found = RunStatus(status)
     except ValueError as exc:
-        raise InvalidInput(f"status {status!r} is none of a run's") from exc
+        raise InvalidInput(f"status {shown(status)} is none of a run's") from exc
     if not found.is_finished:
         raise InvalidInput(f"a run finishes as completed, failed or cancelled, not as {found.value}")
     return found

@@ -23,7 +23,7 @@ from clew.records import (
     ThreadTree,
 )
 from clew.repository import Fence, Reducer
-from clew.repository.keys import namespace_parts
+from clew.repository.keys import check_config, check_thread_id, namespace_parts
 
 __all__ = ["TimelineFlows", "state_update"]
 
@@ -41,34 +41,40 @@ class TimelineFlows:
         return self._read(repository.state_history, config, limit, before, reader=self.core.reader)
 
     def as_of(self, thread_id: str, when: datetime, namespace: Iterable[str]) -> Step[StateSnapshot[Any] | None]:
-        return self._read(repository.as_of, thread_id, when, namespace_parts(namespace), reader=self.core.reader)
+        return self._read(
+            repository.as_of, check_thread_id(thread_id), when, namespace_parts(namespace), reader=self.core.reader
+        )
 
     def at_step(self, thread_id: str, step: int, namespace: Iterable[str]) -> Step[StateSnapshot[Any] | None]:
-        return self._read(repository.at_step, thread_id, step, namespace_parts(namespace), reader=self.core.reader)
+        return self._read(
+            repository.at_step, check_thread_id(thread_id), step, namespace_parts(namespace), reader=self.core.reader
+        )
 
     def channel_history(self, config: CheckpointConfig, channel: str, limit: int) -> Step[list[ChannelValue]]:
         return self._read(repository.channel_history, config, channel, limit)
 
     def diff(self, before: CheckpointConfig, after: CheckpointConfig) -> Step[StateDiff]:
-        return self._read(repository.diff, before, after)
+        return self._read(repository.diff, check_config(before), check_config(after))
 
     def resume_point(self, config: CheckpointConfig) -> Step[ResumePoint[Any] | None]:
-        return self._read(repository.resume_point, config, reader=self.core.reader)
+        return self._read(repository.resume_point, check_config(config), reader=self.core.reader)
 
     def ancestors(self, config: CheckpointConfig, limit: int) -> Step[list[CheckpointMetadata]]:
-        return self._read(repository.ancestors, config, limit)
+        return self._read(repository.ancestors, check_config(config), limit)
 
     def children(self, config: CheckpointConfig) -> Step[list[CheckpointMetadata]]:
-        return self._read(repository.children, config)
+        return self._read(repository.children, check_config(config))
 
     def heads(self, thread_id: str, namespace: Iterable[str]) -> Step[list[CheckpointMetadata]]:
-        return self._read(repository.heads, thread_id, namespace_parts(namespace))
+        return self._read(repository.heads, check_thread_id(thread_id), namespace_parts(namespace))
 
     def common_ancestor(self, one: CheckpointConfig, other: CheckpointConfig) -> Step[CheckpointMetadata | None]:
-        return self._read(repository.common_ancestor, one, other)
+        return self._read(repository.common_ancestor, check_config(one), check_config(other))
 
     def tree(self, thread_id: str, namespace: Iterable[str] | None) -> Step[ThreadTree]:
-        return self._read(repository.tree, thread_id, None if namespace is None else namespace_parts(namespace))
+        return self._read(
+            repository.tree, check_thread_id(thread_id), None if namespace is None else namespace_parts(namespace)
+        )
 
     def fork(
         self,
@@ -80,7 +86,7 @@ class TimelineFlows:
     ) -> Step[CheckpointConfig]:
         return self._write(
             repository.fork,
-            config,
+            check_config(config),
             new_id() if checkpoint_id is None else checkpoint_id,
             thread_id=thread_id,
             run_id=run_id,
@@ -101,16 +107,19 @@ class TimelineFlows:
         ids = [new_id() for _ in steps]
         return self._write(
             repository.update_states,
-            config,
+            check_config(config),
             steps,
             ids=ids,
             reducer=reducer,
             reader=self.core.reader,
             fence=Fence(lease_token),
+            foreign=True,
         )
 
     def copy_thread(self, source: str, target: str, latest_only: bool, lease_token: int | None) -> Step[int]:
-        return self._write(repository.copy_thread, source, target, latest_only=latest_only, fence=Fence(lease_token))
+        return self._write(
+            repository.copy_thread, check_thread_id(source), target, latest_only=latest_only, fence=Fence(lease_token)
+        )
 
     def _read(self, operation: Callable[..., Any], *args: Any, **options: Any) -> Step[Any]:
         return self.core.read(_doing(operation, args[0]), operation, *args, **options)

@@ -84,7 +84,7 @@ class AsyncClewSaver(Saver):
 
     async def setup(self) -> None:
         step = schema_step(self._core, upgrade=True)
-        await self._driver.database.run(step.unit, step.mode, doing=step.doing)
+        await self._driver.database.run(step.carry_out, step.mode, doing=step.doing)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """See ``ClewSaver.get_tuple``."""

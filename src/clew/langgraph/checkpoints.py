@@ -21,7 +21,8 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.types import TASKS
 
 from clew.codec import Codec, Serialized
-from clew.errors import InvalidInput
+from clew.codec.extensions import is_plain_text
+from clew.errors import InvalidInput, Unserializable
 from clew.langgraph.channels import ChannelForm, Serde, TrailEntry, encode_channel, encode_whole, serialized
 from clew.langgraph.versions import decode_frame, encode_frame, is_orphan, next_version, rest_of
 from clew.records import Checkpoint, CheckpointConfig, PendingWrite
@@ -125,7 +126,7 @@ def writes_for(serde: Serde, writes: Sequence[tuple[str, Any]], task_id: str, ta
 def write_of_task(value: Serialized, task_id: str, idx: int, channel: str, task_path: str) -> PendingWrite:
     """One write. The path stands where other threads have the node."""
     payload: Any = value.compressed()
-    if len(task_path.encode()) > _PATH_BYTES:
+    if len(task_path.encode("utf-8", "surrogatepass")) > _PATH_BYTES:
         task_path, payload = _LONG_PATH, [task_path, payload]
     return PendingWrite(node=task_path, payload=payload, task_id=task_id, idx=idx, channel=channel)
 
@@ -149,6 +150,8 @@ def put_request(
     versions = dict(checkpoint["channel_versions"])
     channels: dict[str, ChannelForm] = {}
     for name, value in checkpoint["channel_values"].items():
+        if not is_plain_text(name):
+            raise Unserializable("channel_values", "a channel's name with lone surrogates cannot be stored")
         form = None
         if trail is not None and name not in new_versions:
             form = trail.unmoved(name, parent_id, versions.get(name))

@@ -121,7 +121,7 @@ class ClewSaver(Saver):
     def setup(self) -> None:
         """Bring the database to the schema of this version of clew; nothing where it is. Many may call it at once."""
         step = schema_step(self._core, upgrade=True)
-        self._driver.database.run(step.unit, step.mode, doing=step.doing)
+        self._driver.database.run(step.carry_out, step.mode, doing=step.doing)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config means, the latest without an id, or None."""

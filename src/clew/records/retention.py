@@ -23,7 +23,8 @@ class SweepReport(Record):
     """What a sweep did. ``expired`` are the ids of the threads that it deleted, in the order of their expiry.
 
     ``writes`` counts the writes whose checkpoint never came, ``unborn`` the threads that never had a checkpoint and now
-    have nothing else either, and ``skipped`` the threads that somebody was working on or has leased: for a later sweep.
+    have nothing else either, and ``skipped`` the threads that somebody was working on or has leased, or
+    that cannot be read: for a later sweep.
     """
 
     expired: tuple[Str, ...] = ()

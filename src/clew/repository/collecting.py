@@ -57,11 +57,12 @@ def delete_seqs(
     return len(doomed)
 
 
-def delete_everything(store: Store, connection: Connection, thread_key: int) -> None:
-    """Delete a thread with all that belongs to it."""
+def delete_everything(store: Store, connection: Connection, thread_key: int) -> bool:
+    """Delete a thread with all that belongs to it; was it there?"""
     tables = store.tables
-    for table in (*tables.owned, tables.versions, tables.threads):
+    for table in (*tables.owned, tables.versions):
         connection.execute(delete(table).where(table.c.thread_key == thread_key))
+    return connection.execute(delete(tables.threads).where(tables.threads.c.thread_key == thread_key)).rowcount > 0
 
 
 def _collect(
@@ -91,6 +92,8 @@ def _collect(
     for log, start, count in read_layout(store, connection, thread_key, candidates.logs):
         layout.setdefault(log, []).append((start, count))
     touched = _touched(layout, candidates, SpanSet(live))
+    if not touched:  # what is left has no rows, which damage alone can bring about
+        return
     bounds = {log: (rows[0][0], sum(rows[-1])) for log, rows in touched.items()}
     before, size = 2**62, _BATCH
     while candidates and size == _BATCH:

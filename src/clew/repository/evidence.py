@@ -17,14 +17,12 @@ from clew.records import (
     TraceContext,
     Usage,
 )
-from clew.repository.keys import check_label
+from clew.repository.keys import check_label, fits_a_column, shown
 
 __all__ = ["USAGE", "check_stored", "evidence_columns", "evidence_of", "usage_columns", "usage_of"]
 
 USAGE: Final = tuple(Usage.model_fields)
 """The columns of a usage, in ``clew_runs`` and in ``clew_resume_evidence``."""
-
-_MAX_STORED: Final = 2**63 - 1
 
 
 def evidence_columns(codec: Codec, evidence: AgentResumeEvidence) -> dict[str, Any]:
@@ -113,8 +111,8 @@ def usage_of(row: Any) -> Usage:
 
 def check_stored(name: str, value: int) -> int:
     """``value``, if it fits into a column: the source system counts to 2**64, SQL to 2**63. Raises InvalidInput."""
-    if value > _MAX_STORED:
-        raise InvalidInput(f"{name} must fit into 63 bits, not {value}")
+    if not fits_a_column(value):
+        raise InvalidInput(f"{name} must be an integer that fits into 63 bits, not {shown(value)}")
     return value
 
 

@@ -64,6 +64,8 @@ class Expiry:
             check_instant("at", self.at)
         if self.ttl is not None and not timedelta(0) < check_age("ttl", self.ttl) <= _LARGEST:
             raise InvalidInput(f"ttl must be a positive timedelta of at most {_LARGEST.days} days")
+        if type(self.refresh_on_activity) is not bool:
+            raise InvalidInput(f"refresh_on_activity must be a bool, not {type(self.refresh_on_activity).__name__}")
         if self.refresh_on_activity and self.ttl is None:
             raise InvalidInput(
                 "refresh_on_activity needs a ttl: the time that a thread is kept after its last activity"

@@ -44,6 +44,7 @@ from clew.records import (
 from clew.repository.finding import LISTED, address, key_of, metadata_of
 from clew.repository.memory import ThreadMemory
 from clew.repository.request import described_by
+from clew.repository.soundness import unpacked
 from clew.repository.store import Store
 from clew.repository.together import naming
 from clew.repository.writes import read_writes, write_of
@@ -170,10 +171,8 @@ def _tuple(
     store: Store, thread_id: str, row: Any, state: Any, writes: list[tuple[PendingWrite, bool]]
 ) -> CheckpointTuple[Any]:
     metadata = metadata_of(thread_id, row)
-    unpack = store.codec.decode
-    interrupts = unpack(row.interrupts) if row.interrupts is not None else ()
-    activations = None if row.activations is None else unpack(row.activations)
-    barriers = unpack(row.barriers) if row.barriers is not None else ()
+    codec = store.codec
+    activations = unpacked(codec, row, "activations")
     namespace = metadata.namespace
     checkpoint: Checkpoint[Any] = Checkpoint.model_construct(
         thread_id=thread_id,
@@ -183,14 +182,19 @@ def _tuple(
         namespace=namespace,
         state=state,
         next_nodes=metadata.next_nodes,
-        completed_tasks=tuple(unpack(row.completed_tasks)) if row.completed_tasks is not None else (),
+        completed_tasks=tuple(unpacked(codec, row, "completed_tasks") or ()),
         pending_writes=tuple(_as_carried(write) for write, carried in writes if carried),
-        interrupts=tuple(Interrupt(id=item, node=node, payload=payload) for item, node, payload in interrupts),
+        interrupts=tuple(
+            Interrupt(id=item, node=node, payload=payload)
+            for item, node, payload in unpacked(codec, row, "interrupts") or ()
+        ),
         metadata=described_by(row.metadata_form, row.source, row.step, row.value),
         pending_activations=None
         if activations is None
         else tuple(PendingActivation(node=node, send_arg=arg, task_id=task) for node, arg, task in activations),
-        barrier_arrivals=tuple(BarrierArrivals(node=node, arrived=arrived) for node, arrived in barriers),
+        barrier_arrivals=tuple(
+            BarrierArrivals(node=node, arrived=arrived) for node, arrived in unpacked(codec, row, "barriers") or ()
+        ),
     )
     parent = row.parent_checkpoint_id
     return CheckpointTuple.model_construct(

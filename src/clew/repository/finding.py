@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, Final
@@ -11,7 +10,8 @@ from sqlalchemy import Connection, ScalarSelect, Select, bindparam, func, select
 
 from clew.errors import CorruptData, NotFound
 from clew.records import CheckpointConfig, CheckpointMetadata, CheckpointSource, ForkOrigin
-from clew.repository.keys import check_id, check_thread_id, namespace_of, namespace_text
+from clew.repository.keys import check_id, check_thread_id, namespace_of, namespace_text, texts_of
+from clew.repository.soundness import UNREADABLE, cause_of, named
 from clew.repository.store import Store
 from clew.tables import Tables
 
@@ -127,7 +127,18 @@ def newest(
 
 
 def metadata_of(thread_id: str, row: Any) -> CheckpointMetadata:
-    """The listing record of a row that has the columns ``LISTED``."""
+    """The listing record of a row that has the columns ``LISTED``.
+
+    Raises:
+        CorruptData: naming the checkpoint, where the row cannot be read.
+    """
+    try:
+        return _metadata_of(thread_id, row)
+    except UNREADABLE as exc:
+        raise named(exc, thread_id, row.checkpoint_id) from cause_of(exc)
+
+
+def _metadata_of(thread_id: str, row: Any) -> CheckpointMetadata:
     origin = None
     if row.fork_checkpoint_id is not None:
         origin = ForkOrigin(
@@ -141,7 +152,7 @@ def metadata_of(thread_id: str, row: Any) -> CheckpointMetadata:
         run_id=row.run_id,
         parent_checkpoint_id=row.parent_checkpoint_id,
         namespace=namespace_of(row.namespace),
-        next_nodes=tuple(json.loads(row.next_nodes)) if row.next_nodes is not None else (),
+        next_nodes=() if row.next_nodes is None else texts_of(row.next_nodes),
         has_interrupts=row.has_interrupts,
         source=_source_of(thread_id, row),
         step=row.step,

@@ -7,23 +7,26 @@ does not fit is refused by name, on SQLite too; nothing is ever cut short.
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
-from clew.errors import InvalidInput, Unserializable
-from clew.records import CheckpointSource
+from clew.errors import CorruptData, InvalidInput, Unserializable
+from clew.records import CheckpointConfig, CheckpointSource
 
 __all__ = [
     "canonical_json",
     "check_age",
+    "check_config",
     "check_id",
     "check_instant",
     "check_label",
     "check_limit",
     "check_step",
+    "check_texts",
     "check_thread_id",
     "filter_texts",
     "fits_a_column",
@@ -35,7 +38,9 @@ __all__ = [
     "namespace_parts",
     "namespace_text",
     "namespaces_below",
+    "shown",
     "text_bytes",
+    "texts_of",
 ]
 
 ID_BYTES: Final = 512
@@ -65,20 +70,40 @@ def check_thread_id(value: str) -> str:
 
 def check_label(name: str, value: str) -> str:
     """``value``, if it can be stored as a task's id, a node or a channel; may be empty. Raises as ``check_id``."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name} must be a string, not {type(value).__name__}")
     return _fitting(name, value, ID_BYTES) if value else value
+
+
+def check_texts(name: str, values: Iterable[str]) -> Iterable[str]:
+    """``values``, if all of them are strings, of any kind and length. Raises InvalidInput."""
+    for value in values:
+        if not isinstance(value, str):
+            raise InvalidInput(f"{name} must hold strings, not {type(value).__name__}")
+    return values
+
+
+def check_config(config: CheckpointConfig) -> CheckpointConfig:
+    """``config``, if it is one. Raises InvalidInput."""
+    if not isinstance(config, CheckpointConfig):
+        raise InvalidInput(
+            f"config must be a CheckpointConfig, not {type(config).__name__}; "
+            "CheckpointConfig.latest(thread_id) means a thread's latest checkpoint"
+        )
+    return config
 
 
 def check_limit(limit: int) -> int:
     """``limit``, if a page can have so many items. Raises InvalidInput."""
     if type(limit) is not int or not 1 <= limit <= PAGE_LIMIT:
-        raise InvalidInput(f"limit must be an integer from 1 to {PAGE_LIMIT}, not {limit!r}")
+        raise InvalidInput(f"limit must be an integer from 1 to {PAGE_LIMIT}, not {shown(limit)}")
     return limit
 
 
 def check_step(step: int) -> int:
     """``step``, if a checkpoint can be of it. Raises InvalidInput."""
     if not fits_a_column(step):
-        raise InvalidInput(f"step must be an integer of 64 bits, not {step!r}")
+        raise InvalidInput(f"step must be an integer of 64 bits, not {shown(step)}")
     return step
 
 
@@ -131,14 +156,17 @@ def namespace_parts(namespace: Iterable[str]) -> tuple[str, ...]:
     """The namespace as a tuple, which an iterator can be read into once. Raises InvalidInput for a single string."""
     if isinstance(namespace, str):
         raise InvalidInput("namespace must be a sequence of strings, not one string")
-    return tuple(namespace)
+    try:
+        return tuple(namespace)
+    except TypeError as exc:
+        raise InvalidInput(f"namespace must be a sequence of strings, not {type(namespace).__name__}") from exc
 
 
 def namespace_text(namespace: Iterable[str]) -> str:
     """The canonical JSON text of a namespace. Raises as ``check_id``."""
     try:
         return _namespace_text(namespace_parts(namespace))
-    except TypeError as exc:  # no iterable, or a part that has no hash
+    except TypeError as exc:  # a part that has no hash
         raise InvalidInput("namespace must be a sequence of strings") from exc
 
 
@@ -151,8 +179,19 @@ def namespaces_below(namespace: Iterable[str]) -> tuple[str, str, str]:
 
 @lru_cache(maxsize=4096)
 def namespace_of(text: str) -> tuple[str, ...]:
-    """The namespace of a canonical text."""
-    return tuple(json.loads(text))
+    """The namespace of a canonical text. Raises as ``texts_of``."""
+    return texts_of(text)
+
+
+def texts_of(text: str) -> tuple[str, ...]:
+    """The strings of the JSON list that is stored. Raises CorruptData."""
+    try:
+        texts = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise CorruptData("a list of strings cannot be read") from exc
+    if not isinstance(texts, list) or not all(isinstance(item, str) for item in texts):
+        raise CorruptData("a list of strings holds something else")
+    return tuple(texts)
 
 
 def metadata_text(metadata: Any) -> str:
@@ -195,6 +234,14 @@ def filter_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
         return {key: canonical_json(value) for key, value in metadata.items()}
     except ValueError as exc:  # an integer of more digits than the interpreter converts, which no metadata holds
         raise Unserializable("metadata", str(exc)) from exc
+
+
+def shown(value: object) -> str:
+    """A refused ``value`` for a message: cut short, and there whatever its ``repr`` does."""
+    try:
+        return reprlib.repr(value)
+    except Exception:  # noqa: BLE001  an integer of thousands of digits has none, for one
+        return f"this {type(value).__name__}"
 
 
 def _fitting(name: str, value: str, max_bytes: int) -> str:

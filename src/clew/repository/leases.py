@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, Update, bindparam, select, update
 from clew.dialects import Dialect
 from clew.errors import ClewError, InvalidInput, LeaseHeld, StaleFence
 from clew.records import Lease
-from clew.repository.keys import check_id, check_thread_id
+from clew.repository.keys import check_id, check_thread_id, fits_a_column, shown
 from clew.repository.locking import exclusive, find_thread, hold_or_create
 from clew.repository.store import LockedThread, Store
 from clew.tables import Tables
@@ -66,6 +66,7 @@ def renew_lease(store: Store, connection: Connection, thread_id: str, token: int
         StaleFence: it was released, somebody else has taken the thread, or the thread is gone.
     """
     span = check_ttl(ttl_s)
+    _check_token(token)
     locked = _lock(store, connection, check_thread_id(thread_id))
     if locked is None or locked.lease_token != token or locked.lease_until is None:
         raise StaleFence(
@@ -81,6 +82,7 @@ def renew_lease(store: Store, connection: Connection, thread_id: str, token: int
 
 def release_lease(store: Store, connection: Connection, thread_id: str, token: int) -> bool:
     """Give the lease up; False where it is not the newest, or was released already. Its token stays used."""
+    _check_token(token)
     locked = _lock(store, connection, check_thread_id(thread_id))
     if locked is None or locked.lease_token != token or locked.lease_until is None:
         return False
@@ -101,8 +103,13 @@ def get_lease(store: Store, connection: Connection, thread_id: str) -> Lease | N
 def check_ttl(ttl_s: float) -> timedelta:
     """``ttl_s`` as a span, if a lease can last so long: more than 0 s, at most 366 days. Raises InvalidInput."""
     if type(ttl_s) not in (int, float) or not 0 < ttl_s <= _MAX_TTL_S:  # NaN is not above 0 either
-        raise InvalidInput(f"ttl_s must be a number above 0 and at most {_MAX_TTL_S:.0f}, not {ttl_s!r}")
+        raise InvalidInput(f"ttl_s must be a number above 0 and at most {_MAX_TTL_S:.0f}, not {shown(ttl_s)}")
     return max(timedelta(seconds=ttl_s), timedelta(microseconds=1))
+
+
+def _check_token(token: int) -> None:
+    if not fits_a_column(token):
+        raise InvalidInput(f"token must be the number that acquiring the lease gave, not {shown(token)}")
 
 
 def _wait(store: Store, connection: Connection, thread_id: str) -> LockedThread:

@@ -26,6 +26,7 @@ from clew.repository.keys import (
     metadata_term,
     namespace_text,
     namespaces_below,
+    shown,
 )
 from clew.repository.locking import find_thread
 from clew.repository.request import METADATA_SOURCE_AND_STEP, METADATA_STORED, described_by
@@ -130,7 +131,7 @@ def _conditions(store: Store, filters: Filters) -> list[ColumnElement[bool]]:
     if filters.source is not None:
         source = CheckpointSource.parse(filters.source)
         if source is None:
-            raise InvalidInput(f"source must be one of {', '.join(CheckpointSource)}, not {filters.source!r}")
+            raise InvalidInput(f"source must be one of {', '.join(CheckpointSource)}, not {shown(filters.source)}")
         conditions.append(c.source == source.value)
     if filters.step is not None:
         conditions.append(c.step == check_step(filters.step))

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Select, bindparam, select
 from clew.errors import InvalidInput
 from clew.records import CheckpointConfig, PruneReport
 from clew.repository.collecting import delete_seqs
-from clew.repository.keys import check_instant, check_thread_id, instant_before, namespace_of
+from clew.repository.keys import check_instant, check_thread_id, instant_before, namespace_of, shown
 from clew.repository.locking import check_fence, database_now, find_thread, lock_thread, undo_lock
 from clew.repository.store import NO_FENCE, Fence, Store
 from clew.tables import Tables
@@ -38,7 +38,7 @@ class Criteria:
         for name in ("keep_last", "keep_runs"):
             number = getattr(self, name)
             if number is not None and (type(number) is not int or number < 0):
-                raise InvalidInput(f"{name} must be a whole number of at least 0, not {number!r}")
+                raise InvalidInput(f"{name} must be a whole number of at least 0, not {shown(number)}")
         moment = self.newer_than
         if isinstance(moment, datetime):
             check_instant("newer_than", moment)

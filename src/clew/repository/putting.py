@@ -17,6 +17,7 @@ from clew.errors import AlreadyExists, NotFound, StaleHead
 from clew.records import CheckpointConfig
 from clew.repository.collecting import delete_seqs
 from clew.repository.finding import by_id, latest
+from clew.repository.keys import check_id
 from clew.repository.locking import check_fence, lock_or_create, undo_lock
 from clew.repository.memory import Logs, Remembered, ThreadMemory
 from clew.repository.request import PutRequest
@@ -239,6 +240,8 @@ def _check_head(store: Store, connection: Connection, locked: LockedThread, put:
     expected = put.expected_head
     if isinstance(expected, _NotChecked):
         return
+    if expected is not None:
+        check_id("expected_head", expected)
     where = {"key": locked.thread_key, "namespace": put.request.namespace}
     actual = connection.execute(latest(store.tables, "checkpoint_id"), where).scalar_one_or_none()
     if actual != expected:

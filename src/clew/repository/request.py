@@ -21,7 +21,17 @@ from clew.records import (
     PendingWrite,
     listing_step,
 )
-from clew.repository.keys import check_id, check_label, check_thread_id, metadata_terms, metadata_text, namespace_text
+from clew.repository.keys import (
+    check_id,
+    check_label,
+    check_texts,
+    check_thread_id,
+    fits_a_column,
+    metadata_terms,
+    metadata_text,
+    namespace_text,
+    shown,
+)
 from clew.structure import Node, digest_of, encode
 
 __all__ = [
@@ -114,12 +124,12 @@ def prepare(
         "source": source.value,
         "step": step,
         "node": node if node is None else check_label("node", node),
-        "next_nodes": json.dumps(checkpoint.next_nodes, separators=(",", ":")) if checkpoint.next_nodes else None,
+        "next_nodes": _listed("next_nodes", checkpoint.next_nodes),
         "has_interrupts": bool(checkpoint.interrupts),
         "fork_thread_id": None,
         "fork_checkpoint_id": None,
         "metadata_form": form,
-        "completed_tasks": _packed(codec, "completed_tasks", checkpoint.completed_tasks or None),
+        "completed_tasks": _packed(codec, "completed_tasks", _tasks(checkpoint.completed_tasks)),
         "interrupts": _packed(codec, "interrupts", _interrupts(checkpoint.interrupts)),
         "activations": _packed(codec, "pending_activations", _activations(checkpoint.pending_activations)),
         "barriers": _packed(codec, "barrier_arrivals", _barriers(checkpoint.barrier_arrivals)),
@@ -149,9 +159,9 @@ def prepare_writes(codec: Codec, writes: Iterable[PendingWrite]) -> tuple[WriteR
     """
     rows: dict[tuple[str, int], WriteRow] = {}
     for place, write in enumerate(writes, start=1):
-        key = (check_label("task_id", write.task_id), write.idx)
-        if not -(2**63) <= write.idx < 2**63:
-            raise InvalidInput(f"idx of a write must fit into 64 bits, not {write.idx}")
+        key = (check_label("task_id", _checked(write).task_id), write.idx)
+        if not fits_a_column(write.idx):
+            raise InvalidInput(f"idx of a write must be an integer of 64 bits, not {shown(write.idx)}")
         known = rows.get(key)
         if known is not None and write.idx >= 0:
             continue
@@ -178,8 +188,15 @@ def described_by(form: int, source: str, step: int, text: str | None) -> Any:
 def _carried(writes: Sequence[PendingWrite]) -> list[PendingWrite]:
     """Writes without a task take their position as ``idx``, so that none stands in another's place."""
     return [
-        write if write.task_id else write.model_copy(update={"idx": position}) for position, write in enumerate(writes)
+        write if _checked(write).task_id else write.model_copy(update={"idx": position})
+        for position, write in enumerate(writes)
     ]
+
+
+def _checked(write: PendingWrite) -> PendingWrite:
+    if not isinstance(write, PendingWrite):
+        raise InvalidInput(f"writes must be PendingWrite records, not {type(write).__name__}")
+    return write
 
 
 def _source(metadata: Any) -> CheckpointSource:
@@ -207,15 +224,33 @@ def _packed(codec: Codec, name: str, value: Any) -> bytes | None:
     return None if value is None else codec.strict(list(value), name)
 
 
+# A record that was copied with ``update=…`` was not validated: what it holds is looked at before it is stored, for it
+# could not be read again.
+
+
+def _listed(name: str, texts: Sequence[str]) -> str | None:
+    return json.dumps(check_texts(name, texts), separators=(",", ":")) if texts else None
+
+
+def _tasks(tasks: Sequence[str]) -> Iterable[str] | None:
+    return check_texts("completed_tasks", tasks) if tasks else None
+
+
 def _interrupts(interrupts: Sequence[Interrupt]) -> list[Any] | None:
+    for item in interrupts:
+        check_texts("id and node of an interrupt", (item.id, item.node))
     return [[item.id, item.node, item.payload] for item in interrupts] or None
 
 
 def _activations(activations: Sequence[PendingActivation] | None) -> list[Any] | None:
+    for item in activations or ():
+        check_texts("node and task_id of an activation", (item.node, item.task_id))
     return None if activations is None else [[item.node, item.send_arg, item.task_id] for item in activations]
 
 
 def _barriers(barriers: Sequence[BarrierArrivals]) -> list[Any] | None:
+    for item in barriers:
+        check_texts("node and arrived of a barrier", (item.node, *item.arrived))
     return [[item.node, list(item.arrived)] for item in barriers] or None
 
 

@@ -19,8 +19,9 @@ from clew.records import Page, Run, RunStatus, Usage
 from clew.repository.cursors import decode_cursor, encode_cursor
 from clew.repository.evidence import USAGE, usage_of
 from clew.repository.finding import key_of
-from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_of
+from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_of, shown
 from clew.repository.locking import check_fence, lock_thread, undo_lock
+from clew.repository.soundness import UNREADABLE
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import Tables
 
@@ -249,10 +250,13 @@ def _page(
 
 
 def _statuses(status: RunStatus | str | Collection[RunStatus | str]) -> set[str]:
-    asked = {status} if isinstance(status, str) else set(status)
+    try:
+        asked = {status} if isinstance(status, str) else set(status)
+    except TypeError as exc:  # no iterable, or an item that has no hash
+        raise InvalidInput("status must be a run's status, or several of them") from exc
     known = {item.value for item in RunStatus}
-    if unknown := sorted(asked - known):
-        raise InvalidInput(f"status {unknown[0]!r} is none of {', '.join(sorted(known))}")
+    if unknown := sorted(map(shown, asked - known)):
+        raise InvalidInput(f"status {unknown[0]} is none of {', '.join(sorted(known))}")
     return {str(item) for item in asked}
 
 
@@ -264,7 +268,7 @@ def run_of(row: Any) -> Run:
     """
     try:
         return _run_of(row)
-    except (ValueError, TypeError) as exc:  # a word or a number that no record takes, or a namespace that is none
+    except UNREADABLE as exc:  # a word or a number that no record takes, or a namespace that is none
         raise CorruptData(f"run {row['run_id']!r} of thread {row['thread_id']!r}: its row holds no run") from exc
 
 

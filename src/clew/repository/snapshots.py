@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cache
 from itertools import pairwise
@@ -24,6 +24,7 @@ from clew.repository.fetching import StateReader, get_tuple
 from clew.repository.finding import in_namespace, metadata_of, newest
 from clew.repository.keys import check_instant, check_limit, check_step, check_thread_id, namespace_text
 from clew.repository.lineage import walk
+from clew.repository.soundness import unpacked
 from clew.repository.store import Store
 from clew.repository.together import attempts, form_of, gone_too_often, naming, read_together, state_of
 from clew.structure import ElementPool, Node, Record, Segment, SegmentMap, same, wanted
@@ -242,7 +243,7 @@ def _snapshot(
     place = {"thread_id": thread_id, "namespace": metadata.namespace}
     with naming(thread_id, row.checkpoint_id):
         values = reader(pool.value(root))
-        interrupts: Sequence[Any] = () if row.interrupts is None else store.codec.decode(row.interrupts)
+        interrupts = unpacked(store.codec, row, "interrupts") or ()
     return StateSnapshot.built(
         values=values,
         next_nodes=metadata.next_nodes,

@@ -1,15 +1,21 @@
-"""What a checkpoint's row has to look like to be read: asked of what is stored, and of what is to be imported."""
+"""What a checkpoint's row has to look like to be read: asked of what is stored, and of what is to be imported.
+
+And what is said where it looks otherwise.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
 from clew.codec import Codec
 from clew.errors import ClewError, CorruptData
-from clew.structure import Inline, Kind, Node, Run, decode_manifest, decode_spans, spans_of
+from clew.structure import Inline, Node, Record, decode_manifest
 
-__all__ = ["UNREADABLE", "read", "readable", "reason"]
+__all__ = ["UNREADABLE", "cause_of", "named", "placed", "read", "readable", "reason", "unpacked"]
+
+_PLACED: Final = re.compile(r"\bthread ['\"]")
 
 _PACKED: Final[dict[str, type | tuple[type, ...]]] = {
     "completed_tasks": str,
@@ -18,7 +24,7 @@ _PACKED: Final[dict[str, type | tuple[type, ...]]] = {
     "barriers": (str, list),
 }
 """Of what each of these columns is a list."""
-UNREADABLE: Final = (ClewError, ValueError, TypeError, KeyError, OverflowError, RuntimeError)
+UNREADABLE: Final = (ClewError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What reading damaged bytes may raise."""
 
 
@@ -29,30 +35,35 @@ def readable(codec: Codec, row: Any) -> Node:
         CorruptData: saying what cannot be read.
     """
     root: Node = read("manifest", lambda: decode_manifest(row.manifest, row.spans))
-    spans = decode_spans(row.spans)
-    if any(span.start < 0 or span.end <= span.start or span.log < 0 for span in spans) or spans_of(root) != spans:
-        raise CorruptData("its manifest and its spans do not fit together")
-    read("manifest", lambda: _check_node(codec, root))
-    for name, kind in _PACKED.items():
-        data = getattr(row, name)
-        if data is not None and not _fits(read(name, lambda data=data: codec.decode(data)), kind):  # type: ignore[misc]
-            raise CorruptData(f"{name} is not a list of what it should hold")
+    read("manifest", lambda: _decode_inline(codec, root))
+    for name in _PACKED:
+        unpacked(codec, row, name)
     if (row.fork_checkpoint_id is None) != (row.fork_thread_id is None):
         raise CorruptData("only a half of its fork's origin is there")
     return root
 
 
-def _check_node(codec: Codec, node: Node) -> None:
+def unpacked(codec: Codec, row: Any, name: str) -> list[Any] | None:
+    """What one of the row's columns ``completed_tasks``, ``interrupts``, ``activations`` and ``barriers`` lists.
+
+    Raises:
+        CorruptData: it is not a list of what it should hold.
+    """
+    data = getattr(row, name)
+    if data is None:
+        return None
+    listed: list[Any] = read(name, lambda: codec.decode(data))
+    if not _fits(listed, _PACKED[name]):
+        raise CorruptData(f"{name} is not a list of what it should hold")
+    return listed
+
+
+def _decode_inline(codec: Codec, node: Node) -> None:
     if isinstance(node, Inline):
         codec.decode(node.data)
-    elif isinstance(node, Run):
-        if node.kind is Kind.LEAF and node.count != 1:
-            raise CorruptData("a leaf has not exactly one element")
-    else:
-        if len(node.keys) != len(node.children) or not all(isinstance(key, str) for key in node.keys):
-            raise CorruptData("the keys of a record do not fit")
+    elif isinstance(node, Record):
         for child in node.children:
-            _check_node(codec, child)
+            _decode_inline(codec, child)
 
 
 def _fits(value: Any, kind: type | tuple[type, ...]) -> bool:
@@ -82,3 +93,28 @@ def read(name: str, decode: Callable[[], Any]) -> Any:
 def reason(exc: BaseException) -> str:
     """What a message may say: ours names no payload, another library's might."""
     return str(exc) if isinstance(exc, ClewError) else type(exc).__name__
+
+
+def named(exc: Exception, thread_id: str, checkpoint_id: str | None = None) -> Exception:
+    """``placed`` at a thread, or at one of its checkpoints."""
+    which = f"checkpoint {checkpoint_id!r} of " if checkpoint_id else ""
+    return placed(exc, f"{which}thread {thread_id!r}")
+
+
+def placed(exc: Exception, where: str) -> Exception:
+    """What to raise for ``exc``, which came of reading a row: ``CorruptData`` that says where, unless it does already.
+
+    Other errors of ours are not about the row, and stay as they are.
+    """
+    if isinstance(exc, CorruptData):
+        if not _PLACED.search(str(exc)):
+            exc.args = (f"{where}: {exc}", *exc.args[1:])
+        return exc
+    if isinstance(exc, ClewError):
+        return exc
+    return CorruptData(f"{where}: what is stored cannot be read ({type(exc).__name__}); verify says what is wrong")
+
+
+def cause_of(exc: Exception) -> BaseException | None:
+    """The cause of what ``placed`` makes of ``exc``: the other library's error."""
+    return exc.__cause__ if isinstance(exc, ClewError) else exc

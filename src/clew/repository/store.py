@@ -9,7 +9,7 @@ from typing import Any, Final
 from clew.codec import Codec
 from clew.dialects import Dialect
 from clew.errors import InvalidInput
-from clew.repository.keys import fits_a_column
+from clew.repository.keys import fits_a_column, shown
 from clew.tables import Tables
 
 __all__ = ["NO_FENCE", "Fence", "LockedThread", "Store"]
@@ -40,7 +40,7 @@ class Fence:
 
     def __post_init__(self) -> None:
         if self.token is not None and not fits_a_column(self.token):
-            raise InvalidInput(f"lease_token must be the number that acquiring the lease gave, not {self.token!r}")
+            raise InvalidInput(f"lease_token must be the number that acquiring the lease gave, not {shown(self.token)}")
 
 
 NO_FENCE: Final = Fence()

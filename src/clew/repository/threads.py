@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, select, union
+from sqlalchemy.exc import DataError
 
 from clew.errors import InvalidInput
 from clew.records import Page, Thread
@@ -18,6 +19,7 @@ from clew.repository.expiry import expires_at
 from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_text
 from clew.repository.locking import check_fence, clocked, exclusive, find_thread, lock_thread, undo_lock
 from clew.repository.runs import delete_run_record
+from clew.repository.soundness import UNREADABLE, cause_of, named
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import Tables
 
@@ -59,12 +61,14 @@ def delete_thread(store: Store, connection: Connection, thread_id: str, fence: F
     key = find_thread(store, connection, check_thread_id(thread_id))
     if key is None:
         return False
-    row = connection.execute(exclusive(store.tables, store.dialect), {"key": key}).one_or_none()
-    if row is None:
-        return False
-    check_fence(store, clocked(store, connection, LockedThread.of(thread_id, row)), fence, "delete thread")
-    delete_everything(store, connection, key)
-    return True
+    try:
+        row = connection.execute(exclusive(store.tables, store.dialect), {"key": key}).one_or_none()
+    except (*UNREADABLE, DataError):  # it is locked all the same, and a lease that cannot be read is nobody's
+        row = None
+    if row is not None:
+        check_fence(store, clocked(store, connection, LockedThread.of(thread_id, row)), fence, "delete thread")
+    # Without its version row a thread is damaged, or somebody has deleted it since it was found.
+    return delete_everything(store, connection, key)
 
 
 def delete_checkpoints(
@@ -132,14 +136,17 @@ def _delete(store: Store, connection: Connection, locked: LockedThread, seqs: li
 
 
 def _record(row: Any, checkpoints: int | None) -> Thread:
-    return Thread(
-        thread_id=row.thread_id,
-        created_at=row.created_at,
-        updated_at=row.activity,
-        metadata=None if row.metadata is None else json.loads(row.metadata),
-        expires_at=expires_at(row),
-        checkpoint_count=checkpoints,
-    )
+    try:
+        return Thread(
+            thread_id=row.thread_id,
+            created_at=row.created_at,
+            updated_at=row.activity,
+            metadata=None if row.metadata is None else json.loads(row.metadata),
+            expires_at=expires_at(row),
+            checkpoint_count=checkpoints,
+        )
+    except UNREADABLE as exc:
+        raise named(exc, row.thread_id) from cause_of(exc)
 
 
 @cache

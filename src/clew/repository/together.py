@@ -26,7 +26,8 @@ from sqlalchemy import (
 )
 
 from clew.dialects import Dialect
-from clew.errors import Contention, CorruptData
+from clew.errors import Contention
+from clew.repository.soundness import UNREADABLE, cause_of, named
 from clew.repository.store import Store
 from clew.structure import ElementPool, Node, Segment, Span, decode_manifest, decode_payload
 from clew.tables import Tables
@@ -83,7 +84,7 @@ def gone_too_often(thread_id: str) -> Contention:
 
 
 class naming:  # noqa: N801  it is used as a function is
-    """Corrupt data that the ``with`` block meets with says in which thread, or in which checkpoint, it is.
+    """Whatever damaged rows raise in the ``with`` block becomes corrupt data that says in which thread or checkpoint.
 
     A class, since a history takes two for each of its states: 0.5 µs, against 2 for a generator.
     """
@@ -98,9 +99,8 @@ class naming:  # noqa: N801  it is used as a function is
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, CorruptData):
-            which = f"checkpoint {self._checkpoint_id!r} of " if self._checkpoint_id else ""
-            error.args = (f"{which}thread {self._thread_id!r}: {error.args[0]}",)
+        if isinstance(error, UNREADABLE):
+            raise named(error, self._thread_id, self._checkpoint_id) from cause_of(error)
 
 
 def form_of(thread_id: str, row: Any) -> Node:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from clew.codec import Codec, child_path
 from clew.structure.manifest import manifest_size
-from clew.structure.nodes import Inline, Kind, Node, Record, Run
+from clew.structure.nodes import RECORD_DEPTH, Inline, Kind, Node, Record, Run
 
 __all__ = [
     "INLINE_BYTES",
@@ -31,7 +31,6 @@ INLINE_BYTES: Final = 256
 SPILLED_INLINE_BYTES: Final = 32
 """What still stands inline once a manifest has grown too large."""
 RECORD_KEYS: Final = 64
-RECORD_DEPTH: Final = 8
 KEY_CHARS: Final = 256
 MANIFEST_BYTES: Final = 4096
 """The bound of a manifest's keys and inline leaves together."""

@@ -10,13 +10,14 @@ previous span, so that the pieces of a list that is edited here and there take a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 from zlib import crc32
 
 import ormsgpack
 
 from clew.errors import CorruptData
-from clew.structure.nodes import Inline, Kind, Node, Record, Run, Span, runs_of
+from clew.structure.nodes import RECORD_DEPTH, Inline, Kind, Node, Record, Run, Span, runs_of
 
 __all__ = [
     "decode_manifest",
@@ -30,6 +31,7 @@ __all__ = [
 
 MANIFEST_VERSION: Final = 1
 _HEADER = 5
+_END: Final = 2**63 - 1
 
 
 def encode_manifest(root: Node) -> tuple[bytes, bytes]:
@@ -49,7 +51,14 @@ def decode_manifest(manifest: bytes, spans: bytes) -> Node:
         raise CorruptData(f"manifest version {manifest[:1].hex() or 'none'} is not known here; a newer clew wrote it")
     if int.from_bytes(manifest[1:_HEADER], "big") != crc32(manifest[_HEADER:], crc32(spans)):
         raise CorruptData("the checksum of a manifest and its spans does not match")
-    return _node(ormsgpack.unpackb(manifest[_HEADER:]), iter(decode_spans(spans)))
+    left = iter(decode_spans(spans))
+    try:
+        root = _node(ormsgpack.unpackb(manifest[_HEADER:]), left, 0)
+    except (ValueError, TypeError) as exc:
+        raise CorruptData("a manifest cannot be read") from exc
+    if next(left, None) is not None:
+        raise CorruptData("a manifest and its spans do not fit together")
+    return root
 
 
 def encode_spans(spans: list[Span]) -> bytes:
@@ -68,20 +77,30 @@ def encode_spans(spans: list[Span]) -> bytes:
 
 
 def decode_spans(data: bytes) -> list[Span]:
-    """The spans of ``encode_spans``, in their order."""
+    """The spans of ``encode_spans``, in their order.
+
+    Raises:
+        CorruptData: where these are no spans.
+    """
     if not data:
         return []
     try:
         logs, flat = ormsgpack.unpackb(data)
+        if not set(map(type, [*logs, *flat])) <= {int}:
+            raise ValueError("spans are numbers")
         ends = [0] * len(logs)
         found: list[Span] = []
         for place, gap, length in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
             start = ends[place] + gap
-            ends[place] = start + length
-            found.append(Span(logs[place], start, start + length))
-        return found
+            end = ends[place] = start + length
+            if not 0 <= start < end <= _END or place < 0:
+                raise ValueError("no span looks like this")
+            found.append(Span(logs[place], start, end))
+        if any(not 0 <= log <= _END for log in logs):
+            raise ValueError("no log has this number")
     except (ValueError, TypeError, IndexError) as exc:
         raise CorruptData("the spans of a checkpoint cannot be read") from exc
+    return found
 
 
 def spans_within(data: bytes, bounds: Mapping[int, tuple[int, int]]) -> list[Span]:
@@ -132,7 +151,7 @@ def _outline(node: Node) -> Any:
     return flat
 
 
-def _node(outline: Any, spans: Iterator[Span]) -> Node:
+def _node(outline: Any, spans: Iterator[Span], depth: int) -> Node:
     match outline:
         case bytes():
             return Inline(outline)
@@ -141,10 +160,18 @@ def _node(outline: Any, spans: Iterator[Span]) -> Node:
         case dict():
             [(name, number)] = outline.items()
             return _run(name, number, spans)
-        case [name, *flat]:
-            return Record(name, tuple(flat[::2]), tuple(_node(child, spans) for child in flat[1::2]))
-    raise CorruptData("a manifest cannot be read")
+        case [str() | None as name, *flat] if depth < RECORD_DEPTH:
+            keys = tuple(flat[::2])
+            if all(isinstance(key, str) for key in keys):
+                nodes = tuple(_node(child, spans, depth + 1) for child in flat[1::2])
+                if len(nodes) == len(keys):
+                    return Record(name, keys, nodes)
+    raise ValueError("no node looks like this")
 
 
 def _run(name: str | None, number: int, spans: Iterator[Span]) -> Run:
-    return Run(Kind(number & 3), name, spans=tuple(next(spans) for _ in range(number >> 2)))
+    found = tuple(islice(spans, number >> 2))
+    run = Run(Kind(number & 3), name, spans=found)
+    if len(found) != number >> 2 or (run.kind is Kind.LEAF and run.count != 1):
+        raise ValueError("a run's spans are not there, or a leaf has not exactly one element")
+    return run

@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-__all__ = ["Inline", "Kind", "Node", "Record", "Run", "Span", "runs_of", "slice_spans", "spans_of"]
+__all__ = ["RECORD_DEPTH", "Inline", "Kind", "Node", "Record", "Run", "Span", "runs_of", "slice_spans", "spans_of"]
+
+
+RECORD_DEPTH: Final = 8
+"""How deep records nest; what is below is a leaf."""
 
 
 class Span(NamedTuple):

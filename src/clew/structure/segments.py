@@ -8,7 +8,6 @@ then the elements, which under a msgpack array header decode in one call.
 from __future__ import annotations
 
 import struct
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,8 @@ from itertools import accumulate, pairwise
 from typing import Final
 from zlib import crc32
 
+from clew.codec.frames import inflated, zstd
 from clew.errors import CorruptData
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 __all__ = ["ROW_BYTES", "Row", "Segment", "chunked", "decode_payload", "due", "encode_payload"]
 
@@ -115,7 +110,7 @@ def decode_payload(log: int, start: int, count: int, payload: bytes) -> Segment:
         if sum(lengths) != len(body) - 4 * count:
             raise CorruptData("its count does not match its payload")
         return Segment(log, start, count, lengths, body[4 * count :])
-    except (zstd.ZstdError, struct.error, CorruptData) as exc:
+    except (struct.error, CorruptData) as exc:
         raise CorruptData(f"segment (log {log}, start {start}, count {count}) cannot be read: {exc}") from exc
 
 
@@ -138,7 +133,7 @@ def _compressed(body: bytes) -> bytes:
 def _body(payload: bytes) -> memoryview:
     flag = payload[:1]
     if flag == _ZSTD:
-        return memoryview(zstd.decompress(payload[1:]))
+        return memoryview(inflated(payload[1:]))
     if flag != _RAW:
         raise CorruptData(f"payload format {flag.hex() or 'none'} is not known here; a newer clew wrote it")
     body = memoryview(payload)[5:]
