@@ -168,6 +168,26 @@ def test_what_is_the_same_on_both_databases_never_asks_which_it_is_on() -> None:
     assert asking == []
 
 
+def test_no_unit_leaves_a_result_half_read() -> None:
+    """On SQLite a statement that is not at its end holds its snapshot, and the connection's next write fails."""
+    ends = {"all", "first", "one", "one_or_none", "rowcount", "scalar", "scalar_one", "scalar_one_or_none"}
+    half = []
+    for path in PATHS:
+        if part(module_name(path)) not in {"repository", "flows", "langgraph"}:
+            continue
+        tree = ast.parse(path.read_text())
+        above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) != "connection.execute":
+                continue
+            chain, last = node, ""
+            while isinstance(end := above[chain], ast.Attribute) or (isinstance(end, ast.Call) and end.func is chain):
+                chain, last = end, end.attr if isinstance(end, ast.Attribute) else last
+            if last not in ends and not isinstance(end, ast.Expr | ast.withitem):
+                half.append(f"{module_name(path)}:{node.lineno}")
+    assert half == []
+
+
 @pytest.mark.invariant(33)
 def test_no_module_imports_a_layer_above_its_own() -> None:
     upwards = [str(found) for found in OWN if part(found.importer) and layer(found.importer) < layer(found.imported)]

@@ -97,7 +97,7 @@ def keep_latest(store: Store, connection: Connection, thread_id: str) -> int:
     ).all():
         kept |= {seq, *_needed(store, connection, thread_id, key, namespace, checkpoint_id)}
     c = store.tables.checkpoints.c
-    everything = connection.execute(select(c.seq).where(c.thread_key == key)).scalars()
+    everything = connection.execute(select(c.seq).where(c.thread_key == key)).scalars().all()
     doomed = [seq for seq in everything if seq not in kept]
     if not doomed:
         undo_lock(store, connection, locked, puts=0)

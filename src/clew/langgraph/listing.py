@@ -74,7 +74,7 @@ def writes_of(
     if channels is not None:
         bound["channels"] = store.dialect.values(sorted(set(channels)))
     found: dict[tuple[str, str], list[PendingWrite]] = {}
-    for row in connection.execute(_writes(store.tables, store.dialect, channels is not None), bound):
+    for row in connection.execute(_writes(store.tables, store.dialect, channels is not None), bound).all():
         found.setdefault((row.namespace, row.checkpoint_id), []).append(write_of(store.codec, row))
     return found
 
@@ -181,9 +181,8 @@ def _tuples(
 
 
 def _forms(store: Store, connection: Connection, key: int, seqs: Sequence[int]) -> dict[int, Any]:
-    rows = connection.execute(
-        _manifests(store.tables, store.dialect), {"key": key, "seqs": store.dialect.values(sorted(seqs))}
-    )
+    values = {"key": key, "seqs": store.dialect.values(sorted(seqs))}
+    rows = connection.execute(_manifests(store.tables, store.dialect), values).all()
     return {row.seq: row for row in rows}
 
 

@@ -91,7 +91,7 @@ class Source:
         found: set[str] = set()
         for name in ("checkpoints", self.writes_table):
             source = table(name, column("thread_id"))
-            found |= set(connection.execute(select(source.c.thread_id).distinct()).scalars())
+            found |= set(connection.execute(select(source.c.thread_id).distinct()).scalars().all())
         return sorted(found)
 
     def addresses(self, connection: Connection, thread_id: str) -> list[tuple[str, str]]:
@@ -101,7 +101,7 @@ class Source:
             source = table(name, *map(column, _KEY))
             rows = connection.execute(
                 select(source.c.checkpoint_ns, source.c.checkpoint_id).where(source.c.thread_id == thread_id).distinct()
-            )
+            ).all()
             found |= {(ns, checkpoint_id) for ns, checkpoint_id in rows}
         return sorted(found, key=lambda address: (address[1], address[0]))
 
@@ -121,7 +121,7 @@ class Source:
         statement = select(
             path, source.c.task_id, source.c.idx, source.c.channel, source.c.type, source.c[self.value_column]
         )
-        rows = connection.execute(_at(statement, source, thread_id, ns, checkpoint_id))
+        rows = connection.execute(_at(statement, source, thread_id, ns, checkpoint_id)).all()
         return [
             StoredWrite(task_path, task_id, idx, name, Serialized(kind or "null", bytes(value or b"")))
             for task_path, task_id, idx, name, kind, value in rows
@@ -178,7 +178,7 @@ class Source:
                     source.c.checkpoint_ns == ns,
                     tuple_(source.c.channel, source.c.version).in_(missing),
                 )
-            )
+            ).all()
             found |= {
                 channel: KeptSerde().loads_typed((name, bytes(data or b"")))
                 for channel, name, data in rows

@@ -86,7 +86,7 @@ def _out_of_the_ordinary(
     found = connection.execute(
         _standing(store.tables, store.dialect),
         {"key": locked.thread_key, "ids": store.dialect.values(sorted({checkpoint_id for _, checkpoint_id in ids}))},
-    )
+    ).all()
     return any((row.namespace, row.checkpoint_id) in ids for row in found)
 
 

@@ -188,7 +188,8 @@ def _relink(store: Store, connection: Connection, thread_key: int, doomed: Seque
     moves = []
     for namespace, ids in _by_namespace(doomed).items():
         values = {"key": thread_key, "namespace": namespace, "ids": store.dialect.values(ids)}
-        for seq, checkpoint_id, doomed_parent in connection.execute(_children(store.tables, store.dialect), values):
+        children = connection.execute(_children(store.tables, store.dialect), values).all()
+        for seq, checkpoint_id, doomed_parent in children:
             if seq not in gone:
                 parent = survivor(parents, namespace, doomed_parent)
                 # where the doomed ones closed a cycle, the child itself would be the nearest that is left

@@ -139,7 +139,7 @@ def expired_threads(
     values = {"now": moment, "most": limit}
     if after is not None:
         values |= {"after": after[0], "after_key": after[1]}
-    rows = connection.execute(_expired(store.tables, after is not None), values)
+    rows = connection.execute(_expired(store.tables, after is not None), values).all()
     return [(row.expires_at, row.thread_key) for row in rows]
 
 
@@ -152,7 +152,7 @@ def forlorn_threads(
     """
     check_limit(limit)
     values = {"before": _before(store, connection, now, age), "after": after, "most": limit}
-    return list(connection.execute(_forlorn(store.tables), values).scalars())
+    return list(connection.execute(_forlorn(store.tables), values).scalars().all())
 
 
 def sweep_thread(

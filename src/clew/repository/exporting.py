@@ -101,9 +101,9 @@ def element_lines(store: Store, connection: Connection, export: Export) -> tuple
     asked = export.remaining[:_ASKED]
     statement = store.dialect.segments(store.tables)
     log, start = statement.selected_columns["log"], statement.selected_columns["start"]
-    rows: Any = connection.execute(
+    rows: Sequence[Any] = connection.execute(
         statement.order_by(log, start).limit(_ROWS), {"thread_key": export.thread_key, **store.dialect.spans(asked)}
-    )
+    ).all()
     segments = {(row.log, row.start): row for row in rows}
     lines: list[bytes] = []
     remaining, count = list(export.remaining), 0

@@ -41,7 +41,7 @@ def walk(
     """The checkpoint's row and those of its ancestors, itself first, at most ``limit``; a cycle is gone round once."""
     statement = _lineage(store.tables, config.checkpoint_id is not None, extra)
     found: dict[int, Any] = {}
-    for row in connection.execute(statement, {**address(config), "most": limit}):
+    for row in connection.execute(statement, {**address(config), "most": limit}).all():
         if row.seq in found:
             break
         found[row.seq] = row
@@ -61,14 +61,14 @@ def children(store: Store, connection: Connection, config: CheckpointConfig) -> 
         if row is None:
             return []
         config = config.model_copy(update={"checkpoint_id": row.checkpoint_id})
-    rows = connection.execute(_children(store.tables), address(config))
+    rows = connection.execute(_children(store.tables), address(config)).all()
     return [metadata_of(config.thread_id, row) for row in rows]
 
 
 def heads(store: Store, connection: Connection, thread_id: str, namespace: Iterable[str]) -> list[CheckpointMetadata]:
     """The tips of all branches of a namespace, newest first."""
     where = address(CheckpointConfig.latest(thread_id, namespace))
-    return [metadata_of(thread_id, row) for row in connection.execute(_heads(store.tables), where)]
+    return [metadata_of(thread_id, row) for row in connection.execute(_heads(store.tables), where).all()]
 
 
 def common_ancestor(
@@ -82,9 +82,10 @@ def common_ancestor(
     """
     if (one.thread_id, one.namespace) != (other.thread_id, other.namespace):
         raise InvalidInput("common_ancestor needs two checkpoints of one thread and namespace")
+    everywhere = address(CheckpointConfig.latest(*_place(one)))
     known = {
         row.checkpoint_id: row.parent_checkpoint_id
-        for row in connection.execute(_parents(store.tables), address(CheckpointConfig.latest(*_place(one))))
+        for row in connection.execute(_parents(store.tables), everywhere).all()
     }
     chains = []
     for config in (one, other):
@@ -110,7 +111,7 @@ def tree(store: Store, connection: Connection, thread_id: str, namespace: Iterab
     where: dict[str, Any] = {"thread_id": check_thread_id(thread_id)}
     if namespace is not None:
         where["namespace"] = namespace_text(namespace)
-    rows = connection.execute(_tree(store.tables, namespace is not None), where)
+    rows = connection.execute(_tree(store.tables, namespace is not None), where).all()
     return ThreadTree.model_construct(
         thread_id=thread_id, checkpoints=tuple(metadata_of(thread_id, row) for row in rows)
     )

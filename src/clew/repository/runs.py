@@ -189,8 +189,8 @@ def thread_usage(store: Store, connection: Connection, thread_id: str) -> Usage:
 def delete_run_record(store: Store, connection: Connection, locked: LockedThread, run_id: str) -> bool:
     """Delete the record of a run, its checkpoints aside; whether there was one."""
     r = store.tables.runs.c
-    result = connection.execute(delete(store.tables.runs).where(r.thread_key == locked.thread_key, r.run_id == run_id))
-    return bool(result.rowcount)
+    mine = delete(store.tables.runs).where(r.thread_key == locked.thread_key, r.run_id == run_id)
+    return connection.execute(mine).rowcount > 0
 
 
 def check_text(name: str, text: str) -> str:

@@ -112,7 +112,7 @@ def read_layout(
 ) -> list[tuple[int, int, int]]:
     """(log, start, count) of every row of the logs, in order. A row of no elements marks the tip of its log."""
     values = {"key": thread_key, "logs": store.dialect.values(sorted(logs))}
-    return [tuple(row) for row in connection.execute(_layout(store.tables, store.dialect), values)]
+    return [tuple(row) for row in connection.execute(_layout(store.tables, store.dialect), values).all()]
 
 
 def read_segments(store: Store, connection: Connection, thread_key: int, spans: Sequence[Span]) -> list[Segment]:
@@ -123,12 +123,10 @@ def read_segments(store: Store, connection: Connection, thread_key: int, spans: 
     """
     if not spans:
         return []
-    rows = connection.execute(
-        store.dialect.segments(store.tables), {"thread_key": thread_key, **store.dialect.spans(spans)}
-    )
-    return list(
-        {(log, start): decode_payload(log, start, count, payload) for log, start, count, payload in rows}.values()
-    )
+    values = {"thread_key": thread_key, **store.dialect.spans(spans)}
+    with connection.execute(store.dialect.segments(store.tables), values) as rows:
+        found = {(log, start): decode_payload(log, start, count, payload) for log, start, count, payload in rows}
+    return list(found.values())
 
 
 def read_logs(
@@ -139,9 +137,8 @@ def read_logs(
         return Logs()
     elements = {(segment.log, segment.start): segment for segment in known}
     found: dict[int, list[Row]] = {}
-    layout: Any = connection.execute(
-        _sizes(store.tables, store.dialect), {"key": thread_key, "logs": store.dialect.values(sorted(logs))}
-    )
+    values = {"key": thread_key, "logs": store.dialect.values(sorted(logs))}
+    layout = connection.execute(_sizes(store.tables, store.dialect), values).all()
     for log, start, count, size in layout:
         segment = elements.get((log, start))
         row = Row(start, count, len(segment.body), segment.elements) if segment else Row(start, count, size)

@@ -41,18 +41,18 @@ def thread_statistics(store: Store, connection: Connection, thread_id: str) -> T
     tables, codec = store.tables, UntypedCodec()
     rows = connection.execute(_rows(tables.checkpoints).order_by(tables.checkpoints.c.seq), {"key": key}).all()
     stored, elements = 0, dict[tuple[int, int], Element]()
-    segments: Any = connection.execute(_rows(tables.segments), {"key": key})
-    for row in segments:
-        stored += _size(row)
-        if not row.count:  # marks the end of a log whose last elements are gone
-            continue
-        with naming(thread_id):
+    with connection.execute(_rows(tables.segments), {"key": key}) as segments, naming(thread_id):
+        row: Any
+        for row in segments:
+            stored += _size(row)
+            if not row.count:  # marks the end of a log whose last elements are gone
+                continue
             segment = decode_payload(row.log, row.start, row.count, row.payload)
             values = codec.decode_many(row.count, [segment.body])
-        for position, (element, value) in enumerate(zip(segment.elements, values, strict=True), start=row.start):
-            elements[row.log, position] = Element(element_hash(element), _json_bytes(value))
+            for position, (element, value) in enumerate(zip(segment.elements, values, strict=True), start=row.start):
+                elements[row.log, position] = Element(element_hash(element), _json_bytes(value))
     for table in set(tables.owned) - {tables.checkpoints, tables.segments}:
-        stored += sum(map(_size, connection.execute(_rows(table), {"key": key})))
+        stored += sum(map(_size, connection.execute(_rows(table), {"key": key}).all()))
     stored += sum(map(_size, rows))
     information = sum(
         _new_bytes(codec, elements, form_of(thread_id, row), None if base is None else form_of(thread_id, base))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -96,13 +96,13 @@ def delete_checkpoints(
         return 0
     check_fence(store, locked, fence, "delete checkpoints")
     # The order makes SQLite, which takes every thread for a short one, search the ids' index and not the whole thread.
-    seqs = connection.execute(
+    named = (
         select(c.seq)
         .where(c.thread_key == locked.thread_key, c.namespace == text, store.dialect.among(c.checkpoint_id, "ids"))
-        .order_by(c.namespace, c.checkpoint_id),
-        {"ids": store.dialect.values(ids)},
-    ).scalars()
-    return _delete(store, connection, locked, list(seqs))
+        .order_by(c.namespace, c.checkpoint_id)
+    )
+    seqs = connection.execute(named, {"ids": store.dialect.values(ids)}).scalars().all()
+    return _delete(store, connection, locked, seqs)
 
 
 def threads_of_run(store: Store, connection: Connection, run_id: str) -> list[str]:
@@ -111,7 +111,8 @@ def threads_of_run(store: Store, connection: Connection, run_id: str) -> list[st
     r = store.tables.runs.c
     check_id("run_id", run_id)
     keys = union(select(c.thread_key).where(c.run_id == run_id), select(r.thread_key).where(r.run_id == run_id))
-    return list(connection.execute(select(t.thread_id).where(t.thread_key.in_(keys)).order_by(t.thread_key)).scalars())
+    named = select(t.thread_id).where(t.thread_key.in_(keys)).order_by(t.thread_key)
+    return list(connection.execute(named).scalars().all())
 
 
 def delete_run(store: Store, connection: Connection, run_id: str, thread_id: str, fence: Fence = NO_FENCE) -> int:
@@ -122,13 +123,13 @@ def delete_run(store: Store, connection: Connection, run_id: str, thread_id: str
         return 0
     check_fence(store, locked, fence, f"delete run {run_id!r}")
     c = store.tables.checkpoints.c
-    seqs = connection.execute(select(c.seq).where(c.thread_key == locked.thread_key, c.run_id == run_id)).scalars()
+    mine = select(c.seq).where(c.thread_key == locked.thread_key, c.run_id == run_id)
+    seqs = connection.execute(mine).scalars().all()
     known = delete_run_record(store, connection, locked, run_id)
-    found = list(seqs)
-    return 0 if known and not found else _delete(store, connection, locked, found)
+    return 0 if known and not seqs else _delete(store, connection, locked, seqs)
 
 
-def _delete(store: Store, connection: Connection, locked: LockedThread, seqs: list[int]) -> int:
+def _delete(store: Store, connection: Connection, locked: LockedThread, seqs: Sequence[int]) -> int:
     if not seqs:
         undo_lock(store, connection, locked, puts=0)
         return 0

@@ -58,16 +58,14 @@ def read_together(
         return True
     there: set[int] = set()
     taken: set[tuple[int, int]] = set()
-    rows = connection.execute(
-        _together(store.tables, store.dialect),
-        {"thread_key": thread_key, "seqs": store.dialect.values(sorted(set(seqs))), **store.dialect.spans(spans)},
-    )
-    for part, log, start, count, payload in rows:
-        if part == _THERE:
-            there.add(log)
-        elif (log, start) not in taken:
-            taken.add((log, start))
-            take(decode_payload(log, start, count, payload))
+    values = {"thread_key": thread_key, "seqs": store.dialect.values(sorted(set(seqs))), **store.dialect.spans(spans)}
+    with connection.execute(_together(store.tables, store.dialect), values) as rows:
+        for part, log, start, count, payload in rows:
+            if part == _THERE:
+                there.add(log)
+            elif (log, start) not in taken:
+                taken.add((log, start))
+                take(decode_payload(log, start, count, payload))
     return there == set(seqs)
 
 

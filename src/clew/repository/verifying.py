@@ -81,7 +81,7 @@ class Findings:
 
 def threads_to_verify(store: Store, connection: Connection, after: int) -> list[tuple[int, str]]:
     """(key, id) of the threads behind ``after``, at most 100."""
-    rows = connection.execute(_threads(store.tables), {"after": after, "most": _BATCH})
+    rows = connection.execute(_threads(store.tables), {"after": after, "most": _BATCH}).all()
     return [(row.thread_key, row.thread_id) for row in rows]
 
 
@@ -122,7 +122,7 @@ def orphans(store: Store, connection: Connection) -> Findings:
             .order_by(table.c.thread_key)
             .limit(_BATCH)
         )
-        for key in connection.execute(strays).scalars():
+        for key in connection.execute(strays).scalars().all():
             findings.add(ProblemKind.ORPHAN, table.name, f"rows of thread key {key}, which is not there")
     return findings
 

@@ -87,7 +87,7 @@ def read_writes(
     store: Store, connection: Connection, thread_key: int, namespace: str, checkpoint_id: str
 ) -> list[tuple[PendingWrite, bool]]:
     """(write, whether its checkpoint carried it), in order of arrival."""
-    rows = connection.execute(_read(store.tables), {"key": thread_key, "namespace": namespace, "id": checkpoint_id})
+    rows = _rows(store, connection, thread_key, namespace, checkpoint_id)
     return [(write_of(store.codec, row), row.carried) for row in rows]
 
 
@@ -98,14 +98,17 @@ def write_of(codec: Codec, row: Any) -> PendingWrite:
     )
 
 
+def _rows(store: Store, connection: Connection, thread_key: int, namespace: str, checkpoint_id: str) -> Sequence[Any]:
+    where = {"key": thread_key, "namespace": namespace, "id": checkpoint_id}
+    return connection.execute(_read(store.tables), where).all()
+
+
 def _all_stored(
     store: Store, connection: Connection, thread_key: int, namespace: str, checkpoint_id: str, rows: Sequence[WriteRow]
 ) -> bool:
     stored = {
         (row.task_id, row.idx, row.node, row.channel, bytes(row.payload))
-        for row in connection.execute(
-            _read(store.tables), {"key": thread_key, "namespace": namespace, "id": checkpoint_id}
-        )
+        for row in _rows(store, connection, thread_key, namespace, checkpoint_id)
     }
     return all((row.task_id, row.idx, row.node, row.channel, row.payload) in stored for row in rows)
 
