@@ -60,6 +60,7 @@ class Driver:
 
     def make_ready(self) -> None:
         """Check the schema, or bring it up to date; once."""
+        self.database.check("check the schema")
         with self._readying:
             if not self._ready:
                 step = schema_step(self.core, upgrade=self._migrate)
@@ -68,6 +69,9 @@ class Driver:
 
     def _take(self, step: Step[Any] | Turn, turns: ExitStack) -> Any:
         if isinstance(step, Turn):
+            # Before the lock: in a forked child nobody gives back what a thread of the parent's held, and an asyncio
+            # lock that is waited for on two loops wakes nobody.
+            self.database.check(f"write to thread {step.thread_id!r}")
             lock = self._turns.want(step.thread_id)
             turns.callback(self._turns.leave, step.thread_id)
             return turns.enter_context(lock)
@@ -115,6 +119,7 @@ class AsyncDriver:
 
     async def make_ready(self) -> None:
         """Check the schema, or bring it up to date; once."""
+        self.database.check("check the schema")
         async with self._readying:
             if not self._ready:
                 step = schema_step(self.core, upgrade=self._migrate)
@@ -123,6 +128,7 @@ class AsyncDriver:
 
     async def _take(self, step: Step[Any] | Turn, turns: AsyncExitStack) -> Any:
         if isinstance(step, Turn):
+            self.database.check(f"write to thread {step.thread_id!r}")
             lock = self._turns.want(step.thread_id)
             turns.callback(self._turns.leave, step.thread_id)
             return await turns.enter_async_context(lock)

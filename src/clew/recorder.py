@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypedDict, Unpack
 
 from clew.drivers import AsyncDriver, Driver
 from clew.engine import AwaitedBoundDatabase, BoundDatabase
-from clew.errors import InvalidInput, WrongContext
+from clew.errors import InvalidInput, StorageUnavailable, WrongContext
 from clew.flows import documented_by
 from clew.flows.recording import BATCH, Item, Recorded, RecordingFlows
 from clew.records import (
@@ -87,6 +87,11 @@ class Recording:
             raise WrongContext("a recorder is used inside its with block")
         if self._failure is not None:
             raise self._failure
+        self._check("record")
+
+    def _check(self, doing: str) -> None:
+        """Refuse what would wait for a writer that is not here: in a forked child, on a foreign event loop."""
+        raise NotImplementedError
 
     def _next_batch(self) -> list[Item]:
         batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
@@ -223,14 +228,19 @@ class Recorder(Recording):
         Raises:
             ClewError: something could not be stored.
         """
+        if self._pending:
+            self._check("store what was recorded")
         with self._changed:
             self._changed.wait_for(lambda: not self._pending)
         if self._failure is not None:
             raise self._failure
 
+    def _check(self, doing: str) -> None:
+        self._driver.database.check(doing)
+
     def _write_held(self) -> None:
-        held, self._held = self._held, []
-        self._driver.drive(self._flows.write(held))
+        self._driver.drive(self._flows.write(self._held))
+        self._held = []
 
     def _enqueue(self, item: Item) -> None:
         with self._changed:
@@ -322,14 +332,19 @@ class AsyncRecorder(Recording):
             await self._driver.drive(self._flows.write([ledger]))
 
     async def drain(self) -> None:
+        if self._pending:
+            self._check("store what was recorded")
         async with self._changed:
             await self._changed.wait_for(lambda: not self._pending)
         if self._failure is not None:
             raise self._failure
 
+    def _check(self, doing: str) -> None:
+        self._driver.database.check(doing)
+
     async def _write_held(self) -> None:
-        held, self._held = self._held, []
-        await self._driver.drive(self._flows.write(held))
+        await self._driver.drive(self._flows.write(self._held))
+        self._held = []  # not before: a cancelled call may be repeated
 
     async def _enqueue(self, item: Item) -> None:
         await asyncio.sleep(0)  # or a caller that waits for nothing else keeps the writer from running
@@ -343,17 +358,20 @@ class AsyncRecorder(Recording):
             self._changed.notify_all()
 
     async def _work(self) -> None:
-        while True:
-            async with self._changed:
-                await self._changed.wait_for(lambda: bool(self._queue))
-                batch = self._next_batch()
-            failure: BaseException | None = None
+        failure: BaseException | None = None
+        while failure is None:
             try:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: bool(self._queue))
+                    batch = self._next_batch()
                 await self._driver.drive(self._flows.write(batch))
+            except asyncio.CancelledError:  # by the recorder's end, or because the event loop comes to its own
+                failure = StorageUnavailable(
+                    "could not record: the task that writes was cancelled; it may have been stored all the same",
+                    maybe_stored=True,
+                )
             except BaseException as exc:  # noqa: BLE001  it is raised where it can be seen
                 failure = exc
             async with self._changed:
                 self._settle(failure)
                 self._changed.notify_all()
-            if isinstance(failure, asyncio.CancelledError):
-                raise failure

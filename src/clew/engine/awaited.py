@@ -33,6 +33,7 @@ class AwaitedDatabase:
         self._core = core
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[asyncio.Future[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def dialect(self) -> Literal["sqlite", "postgresql"]:
@@ -56,16 +57,9 @@ class AwaitedDatabase:
         Raises:
             WrongContext: also on another event loop than that of the first use.
         """
-        self._core.check(doing)
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
-            raise WrongContext(
-                f"could not {doing}: the checkpointer belongs to another event loop; open one on each loop"
-            )
+        self.check(doing)
         progress = Progress()
-        future = self._start(loop, unit, mode, doing, progress)
+        future = self._start(asyncio.get_running_loop(), unit, mode, doing, progress)
         self._running.add(future)
         future.add_done_callback(self._settled)
         try:
@@ -78,6 +72,17 @@ class AwaitedDatabase:
             raise
         return future.result()
 
+    def check(self, doing: str) -> None:
+        """Refuse use after closing, after ``fork()``, and on another event loop than that of the first use."""
+        self._core.check(doing)
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise WrongContext(
+                f"could not {doing}: the checkpointer belongs to another event loop; open one on each loop"
+            )
+
     async def ping(self) -> None:
         """Ask the database for a sign of life.
 
@@ -87,10 +92,18 @@ class AwaitedDatabase:
         await self.run(select_one, self._core.cheapest, doing="ping the database")
 
     async def close(self) -> None:
-        """Wait for what runs, then close our own engine; a host's stays open. Closing twice is fine."""
-        if self._core.closed:
-            return
+        """Wait for what runs, then close our own engine; a host's stays open. Closing twice is fine.
+
+        Cancelled, it goes on by itself; who calls it again waits for that.
+        """
         self._core.closed = True  # nothing new is taken on; what runs may finish
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="clew-close")
+            self._closing.add_done_callback(_looked_at)
+        if self._closing.get_loop() is asyncio.get_running_loop():
+            await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._loop in (None, asyncio.get_running_loop()) and self._running:
             await asyncio.wait(tuple(self._running))
         await self._dispose()
@@ -108,8 +121,7 @@ class AwaitedDatabase:
 
     def _settled(self, future: asyncio.Future[Any]) -> None:
         self._running.discard(future)
-        if not future.cancelled():
-            future.exception()  # nobody may be left to look at it
+        _looked_at(future)
 
 
 class AsyncDatabase(AwaitedDatabase):
@@ -187,3 +199,9 @@ class ThreadedDatabase(AwaitedDatabase):
         for executor in (self._writer, self._readers):
             await asyncio.to_thread(executor.shutdown)
         self._core.release()
+
+
+def _looked_at(future: asyncio.Future[Any]) -> None:
+    """Nobody may be left to look at a failure, of which asyncio would complain."""
+    if not future.cancelled():
+        future.exception()

@@ -5,7 +5,8 @@ Nothing here begins a second transaction, commits, rolls back more than its own 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 from weakref import WeakKeyDictionary, ref
@@ -63,9 +64,13 @@ class BoundDatabase:
             InvalidInput: the connection is in AUTOCOMMIT, or its transaction above READ COMMITTED.
             Contention: on SQLite, the host's transaction has read what is out of date by now; repeat it as a whole.
         """
+        self.check(doing)
+        return self.perform(self._target, unit, mode, doing)
+
+    def check(self, doing: str) -> None:
+        """Refuse use after closing."""
         if self.closed:
             raise WrongContext(f"could not {doing}: this bound checkpointer is closed")
-        return self.perform(self._target, unit, mode, doing)
 
     def ping(self) -> None:
         """Ask the database for a sign of life, over the host's connection."""
@@ -110,17 +115,42 @@ class AwaitedBoundDatabase:
         return self._core.closed
 
     async def run(self, unit: Unit[T], mode: Mode, *, doing: str = "use the database") -> T:
-        """See ``BoundDatabase.run``. It runs in the calling task: cancelled, the host's transaction is lost with it."""
-        if self._core.closed:
-            raise WrongContext(f"could not {doing}: this bound checkpointer is closed")
-        result: T = await self._target.run_sync(self._core.perform, unit, mode, doing)
+        """See ``BoundDatabase.run``. Cancelled on Postgres, the host's transaction is lost with it; on SQLite the unit
+        comes to its end first."""
+        self.check(doing)
+        running = self._target.run_sync(self._core.perform, unit, mode, doing)
+        result: T = await (running if self.dialect == "postgresql" else _to_its_end(running))
         return result
+
+    def check(self, doing: str) -> None:
+        """See ``BoundDatabase.check``."""
+        self._core.check(doing)
 
     async def ping(self) -> None:
         await self.run(select_one, "read", doing="ping the database")
 
     async def close(self) -> None:
         self._core.close()
+
+
+async def _to_its_end(running: Coroutine[Any, Any, T]) -> T:
+    """What ``running`` returns; who is cancelled meanwhile is so afterwards.
+
+    aiosqlite's connection is closed by a statement that is cut off, and SQLite keeps the lock until the garbage
+    collector has found that statement; whoever sends the connection another one may wait for ever.
+    """
+    task = asyncio.create_task(running)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()
+    raise cancelled
 
 
 def bound_sync(target: object) -> tuple[Connection | Session, Pool]:

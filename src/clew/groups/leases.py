@@ -22,6 +22,8 @@ __all__ = ["AsyncHeldLease", "HeldLease"]
 _log = logging.getLogger("clew")
 _RENEWALS: Final = 3
 """So many renewals fall into one ``ttl_s``: two may fail before the lease lapses."""
+_PATIENCE_S: Final = 5.0
+"""So long a lease is waited for that is given up as soon as it comes."""
 
 
 class Holding:
@@ -136,18 +138,38 @@ class AsyncHeldLease(Holding):
 
     async def __aenter__(self) -> Self:
         asked_at = time.monotonic()
-        self._renewed(await self._driver.run(self._flows.acquire_lease(*self._asked)), asked_at)
+        # In a task of its own, as leaving is: a lease that nobody knows of would keep everybody out until it lapses.
+        acquiring = asyncio.create_task(self._driver.run(self._flows.acquire_lease(*self._asked)))
+        try:
+            lease = await asyncio.shield(acquiring)
+        except asyncio.CancelledError:
+            self._task = asyncio.create_task(self._return(acquiring))
+            raise
+        self._renewed(lease, asked_at)
         self._task = asyncio.create_task(self._renew())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await asyncio.shield(asyncio.create_task(self._leave()))
+
+    async def _leave(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+        await self._release(self.token)
+
+    async def _return(self, acquiring: asyncio.Task[Lease]) -> None:
+        """Give up the lease that comes to a cancelled caller all the same."""
+        await asyncio.wait((acquiring,), timeout=_PATIENCE_S)
+        acquiring.cancel()
+        if acquiring.done() and not acquiring.cancelled() and acquiring.exception() is None:
+            await self._release(acquiring.result().token)
+
+    async def _release(self, token: int) -> None:
         with suppress(ClewError):
-            await self._driver.run(self._flows.release_lease(self._asked[0], self.token))
+            await self._driver.run(self._flows.release_lease(self._asked[0], token))
 
     async def _renew(self) -> None:
         thread_id, _, ttl_s = self._asked
