@@ -7,6 +7,7 @@ do not mean the same by them. The rules here are libpq's (its manual, section "C
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import unquote
@@ -209,10 +210,11 @@ def _names(query: str) -> list[str]:
 def _decoded(text: str, what: str) -> str:
     if re.search(r"%(?![0-9A-Fa-f]{2})", text):
         raise InvalidUrl(f"the {what} in the Postgres URL holds a bare '%'; write it as %25")
-    try:
+    plain: str | None = None
+    with suppress(UnicodeDecodeError):  # which holds the password, and would be the refusal's context
         plain = unquote(text, errors="strict")
-    except UnicodeDecodeError:
-        raise InvalidUrl(f"the {what} in the Postgres URL is not UTF-8 once decoded") from None
+    if plain is None:
+        raise InvalidUrl(f"the {what} in the Postgres URL is not UTF-8 once decoded")
     if "\0" in plain:
         raise InvalidUrl(f"the {what} in the Postgres URL holds a NUL")
     return plain
