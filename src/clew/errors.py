@@ -174,7 +174,13 @@ class StorageUnavailable(ClewError):
 
 
 class CorruptData(ClewError):
-    """A stored row cannot be read. The message names it; other rows are not affected."""
+    """A stored row cannot be read; others are not affected. The message begins with ``where``.
+
+    ``where`` is the thread, checkpoint or run that the row belongs to, or what could not be done where that is not
+    known.
+    """
+
+    where: str | None = None
 
 
 class UnknownType(CorruptData):

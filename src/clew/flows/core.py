@@ -68,4 +68,4 @@ def schema_step(core: Core, *, upgrade: bool) -> Step[None]:
 
     unit: Callable[[Connection], None] = upgraded if upgrade else checked
     doing = "migrate the database" if upgrade else "check the schema"
-    return Step(unit, "write" if upgrade else "read", doing, foreign=True)
+    return Step(unit, "write" if upgrade else "read", doing)

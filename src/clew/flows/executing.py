@@ -60,13 +60,13 @@ class ExecutorFlows:
             def fast(connection: Connection) -> Committed | None:
                 return fast_commit(core.store, connection, boundary, policy, fence, thread, remembered)
 
-            committed = yield Step(fast, "statement", doing, foreign=True)
+            committed = yield Step(fast, "statement", doing)
         if committed is None:
 
             def locked(connection: Connection) -> Committed:
                 return commit(core.store, connection, boundary, policy, fence, memory, run)
 
-            committed = yield Step(locked, "write", doing, foreign=True)
+            committed = yield Step(locked, "write", doing)
         assert committed is not None
         if committed.memory is not None:
             core.memory.publish(thread_id, committed.memory)

@@ -195,7 +195,7 @@ class RetentionFlows:
             def unit(connection: Connection) -> TransferReport:
                 return import_thread(store, connection, lines(), thread_id=thread_id, progress=progress)
 
-            report: TransferReport = yield Step(unit, "write", "import a thread", foreign=True)
+            report: TransferReport = yield Step(unit, "write", "import a thread")
         self.core.memory.forget(report.thread_id)
         return report
 

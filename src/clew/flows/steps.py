@@ -7,7 +7,7 @@ the asynchronous one each have one loop that drives any flow; so everything but 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from clew.engine import Mode
 from clew.errors import CorruptData
 from clew.repository import Memory, StateReader, Store
-from clew.repository.soundness import UNREADABLE, cause_of, placed
+from clew.repository.soundness import located
 
 __all__ = ["Core", "Flow", "Step", "Turn"]
 
@@ -24,28 +24,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[T]):
-    """Run ``unit`` on a connection in ``mode`` (see ``clew.engine``). ``doing`` completes "could not …".
-
-    ``foreign`` says that the unit runs code that is not clew's, such as a reducer, whose errors pass as they are.
-    """
+    """Run ``unit`` on a connection in ``mode`` (see ``clew.engine``). ``doing`` completes "could not …"."""
 
     unit: Callable[[Connection], T]
     mode: Mode
     doing: str
-    foreign: bool = False
 
     def carry_out(self, connection: Connection) -> T:
         """What the unit returns.
 
         Raises:
-            CorruptData: saying where, whatever it was that damaged rows raised in the unit.
+            CorruptData: with ``doing`` as its place where nobody could say a closer one.
         """
         try:
             return self.unit(connection)
-        except UNREADABLE as exc:
-            if self.foreign and not isinstance(exc, CorruptData):
-                raise
-            raise placed(exc, f"could not {self.doing}") from cause_of(exc)
+        except CorruptData as exc:
+            raise located(exc, f"could not {self.doing}") from exc.__cause__
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +64,9 @@ class Core:
         """The step of one operation of the repository that only reads."""
         return self._step("read", doing, operation, args, options)
 
-    def write(
-        self, doing: str, operation: Callable[..., Any], *args: Any, foreign: bool = False, **options: Any
-    ) -> Step[Any]:
-        """The step of one operation of the repository that is a transaction; ``foreign`` is the step's."""
-        return replace(self._step("write", doing, operation, args, options), foreign=foreign)
+    def write(self, doing: str, operation: Callable[..., Any], *args: Any, **options: Any) -> Step[Any]:
+        """The step of one operation of the repository that is a transaction."""
+        return self._step("write", doing, operation, args, options)
 
     def _step(self, mode: Mode, doing: str, operation: Callable[..., Any], args: Any, options: Any) -> Step[Any]:
         store = self.store

@@ -113,7 +113,6 @@ class TimelineFlows:
             reducer=reducer,
             reader=self.core.reader,
             fence=Fence(lease_token),
-            foreign=True,
         )
 
     def copy_thread(self, source: str, target: str, latest_only: bool, lease_token: int | None) -> Step[int]:

@@ -19,8 +19,9 @@ from clew.repository.finding import by_id, latest, latest_of_each
 from clew.repository.keys import check_thread_id, namespace_text
 from clew.repository.locking import check_fence, find_thread, lock_thread, undo_lock
 from clew.repository.request import described_by
+from clew.repository.soundness import naming
 from clew.repository.store import NO_FENCE, Store
-from clew.repository.together import form_of, naming
+from clew.repository.together import form_of
 from clew.structure import Node, Record
 from clew.tables import Tables
 

@@ -23,8 +23,9 @@ from clew.repository.keys import namespace_of as parts_of
 from clew.repository.locking import find_thread
 from clew.repository.request import METADATA_SOURCE_AND_STEP, described_by
 from clew.repository.segments import read_segments
+from clew.repository.soundness import naming
 from clew.repository.store import Store
-from clew.repository.together import form_of, naming, state_of
+from clew.repository.together import form_of, state_of
 from clew.repository.writes import write_of
 from clew.structure import ElementPool, Node, wanted
 from clew.tables import Tables

@@ -8,8 +8,9 @@ from sqlalchemy import Connection
 
 from clew.records import ChannelChange, CheckpointConfig, Difference, DifferenceKind, StateDiff
 from clew.repository.finding import find_checkpoint, no_such_checkpoint
+from clew.repository.soundness import naming
 from clew.repository.store import Store
-from clew.repository.together import attempts, form_of, gone_too_often, naming, read_together
+from clew.repository.together import attempts, form_of, gone_too_often, read_together
 from clew.structure import Node, Record, Segment, SegmentMap, Span, SpanSet, differences, places
 
 __all__ = ["diff"]

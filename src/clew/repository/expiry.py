@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Delete, Select, bindparam, delete, exists, null, or_, select, union, update
 
-from clew.errors import InvalidInput
+from clew.errors import CorruptData, InvalidInput
 from clew.repository.collecting import delete_everything
 from clew.repository.keys import check_age, check_instant, check_limit, check_thread_id, instant_before
 from clew.repository.locking import (
@@ -108,7 +108,7 @@ def set_expiry(
     check_fence(store, locked, fence, "set the expiry")
     moment = expiry.at
     if expiry.ttl is not None:
-        moment = (locked.activity if expiry.refresh_on_activity else locked.now) + expiry.ttl
+        moment = _later(locked.activity if expiry.refresh_on_activity else locked.now, expiry.ttl)
     connection.execute(
         _set(store.tables),
         {
@@ -122,12 +122,22 @@ def set_expiry(
 
 
 def expires_at(row: Any) -> datetime | None:
-    """When a thread expires; ``row`` holds ``expires_at``, ``ttl_us``, ``refresh_on_activity`` and ``activity``."""
+    """When a thread expires; ``row`` holds ``expires_at``, ``ttl_us``, ``refresh_on_activity`` and ``activity``.
+
+    Raises:
+        CorruptData: that is beyond the calendar.
+    """
     moment: datetime | None = row.expires_at
     if moment is None or not row.refresh_on_activity or row.ttl_us is None:
         return moment
-    refreshed: datetime = row.activity + row.ttl_us * MICROSECOND
-    return max(moment, refreshed)
+    return max(moment, _later(row.activity, row.ttl_us * MICROSECOND))
+
+
+def _later(activity: datetime, ttl: timedelta) -> datetime:
+    try:
+        return activity + ttl
+    except OverflowError as exc:
+        raise CorruptData("its activity or its time to live is beyond the calendar") from exc
 
 
 def expired_threads(

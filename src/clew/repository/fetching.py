@@ -44,9 +44,8 @@ from clew.records import (
 from clew.repository.finding import LISTED, address, key_of, metadata_of
 from clew.repository.memory import ThreadMemory
 from clew.repository.request import described_by
-from clew.repository.soundness import unpacked
+from clew.repository.soundness import naming, unpacked
 from clew.repository.store import Store
-from clew.repository.together import naming
 from clew.repository.writes import read_writes, write_of
 from clew.structure import SegmentMap, decode, decode_manifest, decode_payload, select_channels, wanted
 from clew.tables import Tables

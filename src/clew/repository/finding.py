@@ -11,7 +11,7 @@ from sqlalchemy import Connection, ScalarSelect, Select, bindparam, func, select
 from clew.errors import CorruptData, NotFound
 from clew.records import CheckpointConfig, CheckpointMetadata, CheckpointSource, ForkOrigin
 from clew.repository.keys import check_id, check_thread_id, namespace_of, namespace_text, texts_of
-from clew.repository.soundness import UNREADABLE, cause_of, named
+from clew.repository.soundness import naming
 from clew.repository.store import Store
 from clew.tables import Tables
 
@@ -132,10 +132,8 @@ def metadata_of(thread_id: str, row: Any) -> CheckpointMetadata:
     Raises:
         CorruptData: naming the checkpoint, where the row cannot be read.
     """
-    try:
+    with naming(thread_id, row.checkpoint_id):
         return _metadata_of(thread_id, row)
-    except UNREADABLE as exc:
-        raise named(exc, thread_id, row.checkpoint_id) from cause_of(exc)
 
 
 def _metadata_of(thread_id: str, row: Any) -> CheckpointMetadata:

@@ -30,6 +30,7 @@ from clew.repository.keys import (
 )
 from clew.repository.locking import find_thread
 from clew.repository.request import METADATA_SOURCE_AND_STEP, METADATA_STORED, described_by
+from clew.repository.soundness import naming
 from clew.repository.store import Store
 from clew.tables import Tables
 
@@ -101,7 +102,7 @@ def list_checkpoints(
                 following = encode_cursor("checkpoints", key, position, newest_first)
                 return Page.model_construct(items=tuple(found), next_cursor=following)
             position = row.seq
-            if not texts or _matches(row, texts):
+            if not texts or _matches(thread_id, row, texts):
                 found.append(metadata_of(thread_id, row))
         if len(rows) < wanted:
             return Page.model_construct(items=tuple(found), next_cursor=None)
@@ -173,8 +174,9 @@ def _page(tables: Tables, newest_first: bool, continued: bool, with_metadata: bo
     )
 
 
-def _matches(row: Any, texts: Mapping[str, str]) -> bool:
-    metadata = described_by(row.metadata_form, row.source, row.step, row.value)
+def _matches(thread_id: str, row: Any, texts: Mapping[str, str]) -> bool:
+    with naming(thread_id, row.checkpoint_id):
+        metadata = described_by(row.metadata_form, row.source, row.step, row.value)
     return isinstance(metadata, dict) and all(
         key in metadata and canonical_json(metadata[key]) == text for key, text in texts.items()
     )

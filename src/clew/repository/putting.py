@@ -29,8 +29,8 @@ from clew.repository.segments import (
     read_segments,
     write_changes,
 )
+from clew.repository.soundness import naming
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
-from clew.repository.together import naming
 from clew.repository.writes import insert_writes
 from clew.structure import (
     Placement,

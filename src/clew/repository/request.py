@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from clew.codec import Codec
-from clew.errors import InvalidInput
+from clew.errors import CorruptData, InvalidInput
 from clew.records import (
     NOT_LOADED,
     BarrierArrivals,
@@ -177,12 +177,15 @@ def prepare_writes(codec: Codec, writes: Iterable[PendingWrite]) -> tuple[WriteR
 
 
 def described_by(form: int, source: str, step: int, text: str | None) -> Any:
-    """The metadata that was put, from the columns or from its text."""
+    """The metadata that was put, from the columns or from its text. Raises CorruptData."""
     if form == METADATA_EMPTY:
         return {}
     if form == METADATA_SOURCE_AND_STEP:
         return {"source": source, "step": step}
-    return json.loads(text) if text is not None else None
+    try:
+        return json.loads(text) if text is not None else None
+    except (ValueError, RecursionError) as exc:
+        raise CorruptData("its metadata cannot be read") from exc
 
 
 def _carried(writes: Sequence[PendingWrite]) -> list[PendingWrite]:

@@ -27,9 +27,8 @@ from clew.repository.finding import address, in_namespace, key_of
 from clew.repository.keys import check_limit, namespace_of
 from clew.repository.locking import find_thread
 from clew.repository.runs import get_run
-from clew.repository.soundness import UNREADABLE
+from clew.repository.soundness import UNREADABLE, located, naming
 from clew.repository.store import Store
-from clew.repository.together import naming
 from clew.tables import Tables
 
 __all__ = ["get_agent_checkpoint", "list_boundaries", "resume_snapshot"]
@@ -151,7 +150,7 @@ def _read(
         )
     except UNREADABLE as exc:
         where_it_is = f"checkpoint {stored.checkpoint_id!r} of thread {stored.thread_id!r}"
-        raise CorruptData(f"{where_it_is} is not the agent checkpoint that its evidence says it is") from exc
+        raise located(CorruptData("it is not the agent checkpoint that its evidence says it is"), where_it_is) from exc
     return checkpoint, found.pending_writes
 
 

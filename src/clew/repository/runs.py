@@ -21,7 +21,7 @@ from clew.repository.evidence import USAGE, usage_of
 from clew.repository.finding import key_of
 from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_of, shown
 from clew.repository.locking import check_fence, lock_thread, undo_lock
-from clew.repository.soundness import UNREADABLE
+from clew.repository.soundness import UNREADABLE, located, naming
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import Tables
 
@@ -183,7 +183,8 @@ def request_suspend(
 def thread_usage(store: Store, connection: Connection, thread_id: str) -> Usage:
     """What all runs of the thread have used together, in one query; zeros where there is none."""
     row = connection.execute(_usage(store.tables), {"thread_id": check_thread_id(thread_id)}).mappings().one()
-    return Usage(**{name: int(row[name]) for name in USAGE})
+    with naming(thread_id):
+        return Usage(**{name: int(row[name]) for name in USAGE})
 
 
 def delete_run_record(store: Store, connection: Connection, locked: LockedThread, run_id: str) -> bool:
@@ -269,7 +270,8 @@ def run_of(row: Any) -> Run:
     try:
         return _run_of(row)
     except UNREADABLE as exc:  # a word or a number that no record takes, or a namespace that is none
-        raise CorruptData(f"run {row['run_id']!r} of thread {row['thread_id']!r}: its row holds no run") from exc
+        where = f"run {row['run_id']!r} of thread {row['thread_id']!r}"
+        raise located(CorruptData("its row holds no run"), where) from exc
 
 
 def _run_of(row: Any) -> Run:

@@ -24,9 +24,9 @@ from clew.repository.fetching import StateReader, get_tuple
 from clew.repository.finding import in_namespace, metadata_of, newest
 from clew.repository.keys import check_instant, check_limit, check_step, check_thread_id, namespace_text
 from clew.repository.lineage import walk
-from clew.repository.soundness import unpacked
+from clew.repository.soundness import naming, unpacked
 from clew.repository.store import Store
-from clew.repository.together import attempts, form_of, gone_too_often, naming, read_together, state_of
+from clew.repository.together import attempts, form_of, gone_too_often, read_together, state_of
 from clew.structure import ElementPool, Node, Record, Segment, SegmentMap, same, wanted
 from clew.tables import Moment, Tables
 

@@ -12,8 +12,9 @@ from clew.codec import UntypedCodec, json_text
 from clew.records import ThreadStatistics
 from clew.repository.keys import check_thread_id
 from clew.repository.locking import find_thread
+from clew.repository.soundness import naming
 from clew.repository.store import Store
-from clew.repository.together import form_of, naming
+from clew.repository.together import form_of
 from clew.structure import Inline, Node, Record, SpanSet, decode_payload, spans_of
 from clew.structure.encoding import element_hash
 

@@ -19,7 +19,7 @@ from clew.repository.expiry import expires_at
 from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_text
 from clew.repository.locking import check_fence, clocked, exclusive, find_thread, lock_thread, undo_lock
 from clew.repository.runs import delete_run_record
-from clew.repository.soundness import UNREADABLE, cause_of, named
+from clew.repository.soundness import UNREADABLE, naming
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import Tables
 
@@ -137,7 +137,7 @@ def _delete(store: Store, connection: Connection, locked: LockedThread, seqs: Se
 
 
 def _record(row: Any, checkpoints: int | None) -> Thread:
-    try:
+    with naming(row.thread_id):
         return Thread(
             thread_id=row.thread_id,
             created_at=row.created_at,
@@ -146,8 +146,6 @@ def _record(row: Any, checkpoints: int | None) -> Thread:
             expires_at=expires_at(row),
             checkpoint_count=checkpoints,
         )
-    except UNREADABLE as exc:
-        raise named(exc, row.thread_id) from cause_of(exc)
 
 
 @cache

@@ -27,12 +27,12 @@ from sqlalchemy import (
 
 from clew.dialects import Dialect
 from clew.errors import Contention
-from clew.repository.soundness import UNREADABLE, cause_of, named
+from clew.repository.soundness import naming
 from clew.repository.store import Store
 from clew.structure import ElementPool, Node, Segment, Span, decode_manifest, decode_payload
 from clew.tables import Tables
 
-__all__ = ["attempts", "form_of", "gone_too_often", "naming", "read_together", "state_of"]
+__all__ = ["attempts", "form_of", "gone_too_often", "read_together", "state_of"]
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 10
@@ -79,26 +79,6 @@ def gone_too_often(thread_id: str) -> Contention:
     return Contention(
         f"checkpoints of thread {thread_id!r} were deleted or replaced {_ATTEMPTS} times during one read; repeat it"
     )
-
-
-class naming:  # noqa: N801  it is used as a function is
-    """Whatever damaged rows raise in the ``with`` block becomes corrupt data that says in which thread or checkpoint.
-
-    A class, since a history takes two for each of its states: 0.5 µs, against 2 for a generator.
-    """
-
-    __slots__ = ("_checkpoint_id", "_thread_id")
-
-    def __init__(self, thread_id: str, checkpoint_id: str | None = None) -> None:
-        self._thread_id = thread_id
-        self._checkpoint_id = checkpoint_id
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UNREADABLE):
-            raise named(error, self._thread_id, self._checkpoint_id) from cause_of(error)
 
 
 def form_of(thread_id: str, row: Any) -> Node:
