@@ -76,6 +76,17 @@ async def test_a_released_lease_is_free_and_its_token_is_no_good_any_more(checkp
     assert await checkpointer.runs.acquire_lease("t", "bob", 60) > token
 
 
+async def test_a_refused_token_is_told_whether_it_lapsed_or_was_followed_by_another(checkpointer: Any) -> None:
+    old = await checkpointer.runs.acquire_lease("t", "alice", 60)
+    await lapse(checkpointer, old)
+    with pytest.raises(StaleFence, match="its lease has lapsed") as lapsed:
+        await checkpointer.put(checkpoint("a"), lease_token=old)
+    newer = await checkpointer.runs.acquire_lease("t", "bob", 60)
+    with pytest.raises(StaleFence, match="a newer token exists") as followed:
+        await checkpointer.put(checkpoint("a"), lease_token=old)
+    assert (lapsed.value.current, followed.value.current) == (old, newer)
+
+
 @pytest.mark.invariant(48)
 async def test_a_token_never_comes_back_when_the_thread_is_deleted_and_created_anew(checkpointer: Any) -> None:
     tokens = [await checkpointer.runs.acquire_lease("t", "alice", 60)]

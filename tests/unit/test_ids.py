@@ -66,6 +66,17 @@ def test_a_later_millisecond_sorts_behind_whatever_the_random_bits_are() -> None
     assert earlier < later
 
 
+def test_an_id_holds_the_milliseconds_of_its_own_moment_whatever_id_came_before() -> None:
+    first = datetime(2016, 7, 30, 23, 54, 10, 259000, tzinfo=UTC)
+    ids = SortableIds(standing_at(first, first + timedelta(milliseconds=1)), ones)
+    assert [ids(), ids()] == ["01ARZ3NDEKZZZZZZZZZZZZZZZZ", "01ARZ3NDEMZZZZZZZZZZZZZZZZ"]
+
+
+def test_a_clock_before_1970_counts_as_its_beginning() -> None:
+    made = SortableIds(lambda: datetime(1969, 12, 31, tzinfo=UTC), zeros)()
+    assert made[:10] == "0000000000"
+
+
 def test_ids_increase_while_the_clock_stands_still() -> None:
     ids = SortableIds(lambda: datetime(2026, 1, 1, tzinfo=UTC), zeros)
     assert [ids()[-3:] for _ in range(3)] == ["000", "001", "002"]
@@ -93,6 +104,14 @@ def test_a_clock_without_a_time_zone_is_refused() -> None:
 def test_no_id_wraps_around_to_sort_in_front() -> None:
     ids = SortableIds(lambda: datetime(2026, 1, 1, tzinfo=UTC), ones)
     ids._last = 2**128 - 1
+    with pytest.raises(OverflowError):
+        ids()
+
+
+def test_the_last_of_all_ids_is_given() -> None:
+    ids = SortableIds(lambda: datetime(2026, 1, 1, tzinfo=UTC), zeros)
+    ids._last = 2**128 - 2
+    assert ids() == "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
     with pytest.raises(OverflowError):
         ids()
 
@@ -129,6 +148,13 @@ print(*[clew.ids.new_id() for _ in range(3)], flush=True)
     made = run_python(program)
     assert len(made) == 6
     assert len(set(made)) == 6
+
+
+def test_a_child_that_was_forked_while_a_thread_made_an_id_is_not_stuck() -> None:
+    ids = SortableIds()
+    with ids._lock:  # held by a thread that the child does not have
+        ids.forget()
+        assert ids()
 
 
 def test_two_processes_make_different_ids() -> None:
