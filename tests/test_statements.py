@@ -96,6 +96,7 @@ READS = {
     "get_tuple without state": lambda c: c.get_tuple(at(), load_state=False),
     "get_tuple by id without state": lambda c: c.get_tuple(at(3), load_state=False),
     "get_writes": lambda c: c.get_writes(at(3)),
+    "prune without deleting": lambda c: c.retention.prune("t", keep_last=2, dry_run=True).pruned,
 }
 
 
@@ -114,6 +115,7 @@ DELETIONS = {
     "delete_checkpoints": lambda c: c.delete_checkpoints("t", ["c2", "c3", "c6"]),
     "delete_by_run": lambda c: c.delete_by_run("run-1"),
     "delete_thread": lambda c: c.delete_thread("t"),
+    "prune": lambda c: c.retention.prune("t", keep_last=2).pruned,
 }
 
 
