@@ -312,6 +312,16 @@ async def test_rows_are_merged_as_a_list_grows(checkpointer: Any, probe: Probe) 
     assert max(row.count for row in async_rows) >= 128
 
 
+async def test_rows_are_merged_where_two_processes_take_turns(opener: Any, probe: Probe) -> None:
+    items = [message(number, 300) for number in range(60)]
+    async with opener() as first, opener() as second:
+        for step in range(1, 61):
+            await put((first, second)[step % 2], step, {"items": items[:step]})
+        assert probe.count("segments") <= 20
+        await check(first, probe, {step: {"items": items[:step]} for step in range(1, 61)}, every=7)
+    assert probe.elements() == 60
+
+
 async def test_what_nobody_names_any_more_is_gone_after_every_kind_of_edit(checkpointer: Any, probe: Probe) -> None:
     chance = random.Random(11)
     items: list[Any] = [message(number, 300) for number in range(40)]

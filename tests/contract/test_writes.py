@@ -99,6 +99,25 @@ async def test_the_checkpoint_has_what_it_carried_and_the_tuple_has_all(checkpoi
     assert [item.payload for item in found.pending_writes] == ["before", "carried", "after"]
 
 
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+async def test_a_write_that_came_before_the_checkpoint_that_carries_it_counts_as_carried(
+    checkpointer: Any, warm: bool
+) -> None:
+    if warm:
+        await checkpointer.put(made("c0"))
+    await checkpointer.put_writes(at(), [write("first", "t", 0), write("old", "t", -1)])
+    await checkpointer.put(made("c1", write("second", "t", 0), write("new", "t", -1)))
+    found = await checkpointer.get_tuple(at())
+    assert [item.payload for item in found.checkpoint.pending_writes] == ["first", "new"]
+    assert [item.payload for item in found.pending_writes] == ["first", "new"]
+
+
+async def test_a_carried_write_that_is_replaced_later_stays_a_carried_one(checkpointer: Any) -> None:
+    await checkpointer.put(made("c1", write("old", "t", -1)))
+    await checkpointer.put_writes(at(), [write("new", "t", -1)])
+    assert [item.payload for item in (await checkpointer.get(at())).pending_writes] == ["new"]
+
+
 async def test_writes_that_come_before_their_checkpoint_are_kept_and_found(checkpointer: Any) -> None:
     await checkpointer.put_writes(at(), [write("early")])
     assert await payloads(checkpointer) == ["early"]
