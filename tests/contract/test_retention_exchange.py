@@ -26,9 +26,12 @@ from clew import (
     NotFound,
     PendingActivation,
     PendingWrite,
+    TraceContext,
     TransferReport,
 )
 
+from agents import boundary
+from awaiting import executor
 from probe import Probe
 
 STATE = {"when": datetime(2026, 5, 1, tzinfo=UTC), "cost": Decimal("1.10"), "big": 2**70, "pair": (1, b"2")}
@@ -61,6 +64,24 @@ async def fill(checkpointer: Any, thread_id: str = "t", count: int = 25) -> None
         CheckpointConfig(thread_id=thread_id, checkpoint_id="later"), [PendingWrite(node="n", payload=1, task_id="a")]
     )
     await checkpointer.timeline.fork(CheckpointConfig(thread_id=thread_id, checkpoint_id="c1"), checkpoint_id="forked")
+
+
+async def fill_runs(checkpointer: Any) -> None:
+    """Two runs that take turns in thread t; of one the evidence has details, and the other one is finished."""
+    worker = executor(checkpointer)
+    for step in (1, 2):
+        for run_id in ("a", "B"):
+            trace = TraceContext(span_id="s", parent_span_id="p", metadata={"n": step})
+            await worker.checkpoint(
+                boundary(step, f"{run_id}{step}", run_id=run_id, parent_run_id="0", trace_context=trace)
+            )
+    await checkpointer.runs.finish("B", "failed", "because")
+
+
+async def runs_of(checkpointer: Any) -> list[Any]:
+    runs = (await checkpointer.runs.list()).items
+    boundaries = [(await checkpointer.runs.boundaries(run.run_id)).items for run in runs]
+    return [runs, boundaries, await checkpointer.runs.resume_snapshot("a")]
 
 
 async def everything(checkpointer: Any, thread_id: str) -> list[Any]:
@@ -100,6 +121,22 @@ async def test_a_thread_comes_back_as_it_was_with_everything_of_it(checkpointer:
     assert await everything(checkpointer, "t") == before
     assert (await checkpointer.retention.verify()).ok
     assert probe.problems() == []
+
+
+async def test_runs_come_back_with_the_evidence_of_every_boundary(checkpointer: Any, probe: Probe) -> None:
+    await fill_runs(checkpointer)
+    before, file = await runs_of(checkpointer), io.BytesIO()
+    assert [run.run_id for run in before[0]] == ["B", "a"]
+    assert [len(boundaries) for boundaries in before[1]] == [2, 2]
+    assert before[2].checkpoint.checkpoint_id == "a2"
+    report = await checkpointer.retention.export_thread("t", file)
+    assert (report.checkpoints, report.runs) == (4, 2)
+    await checkpointer.delete_thread("t")
+    file.seek(0)
+    assert await checkpointer.retention.import_thread(file) == report
+    assert await runs_of(checkpointer) == before
+    assert probe.count("resume_evidence") == 4
+    assert (await checkpointer.retention.verify()).ok
 
 
 async def test_from_one_kind_of_database_to_the_other_and_back_it_is_the_same(
@@ -343,6 +380,38 @@ async def test_a_file_that_was_made_up_is_refused_by_its_line_and_nothing_is_sto
     with pytest.raises(InvalidInput, match=r"^import, line \d+: .*; nothing was stored$"):
         await checkpointer.retention.import_thread(io.BytesIO(signed(lines)))
     assert [probe.count(table) for table in ("threads", "checkpoints", "segments", "pending_writes")] == [0, 0, 0, 0]
+
+
+HOSTILE_RUNS: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
+    "a run twice": doubled("run"),
+    "a run of no name": changed("run", run_id=""),
+    "a run of a status that there is not": changed("run", status="asleep"),
+    "a run at a node that there is not": changed("run", node="nowhere"),
+    "a run in a namespace in another form": changed("run", namespace='[ "a"]'),
+    "a run of an unstorable parent": changed("run", parent_run_id="a\0b"),
+    "a run of fewer than no requests": changed("run", requests=-1),
+    "evidence twice": doubled("evidence"),
+    "evidence of no checkpoint": changed("evidence", seq=77),
+    "evidence at a node that there is not": changed("evidence", node="nowhere"),
+    "evidence of a status that there is not": changed("evidence", status="asleep"),
+    "evidence of fewer than no tokens": changed("evidence", total_tokens=-1),
+    "details that are no mapping": changed("evidence", details=packed([1])),
+    "fewer runs than were counted": dropped("run"),
+    "less evidence than was counted": dropped("evidence"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE_RUNS)
+async def test_runs_and_evidence_that_were_made_up_are_refused_by_their_line(
+    checkpointer: Any, probe: Probe, kind: str
+) -> None:
+    await fill_runs(checkpointer)
+    lines = [json.loads(line) for line in (await exported(checkpointer)).splitlines()]
+    await checkpointer.delete_thread("t")
+    HOSTILE_RUNS[kind](lines)
+    with pytest.raises(InvalidInput, match=r"^import, line \d+: .*; nothing was stored$"):
+        await checkpointer.retention.import_thread(io.BytesIO(signed(lines)))
+    assert [probe.count(table) for table in ("threads", "checkpoints", "runs", "resume_evidence")] == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -1, -200])
