@@ -55,6 +55,26 @@ async def test_deleting_counts_what_was_there(checkpointer: Any) -> None:
     assert await listed(checkpointer) == ["c2"]
 
 
+async def test_logs_that_die_together_are_all_gone(checkpointer: Any, probe: Probe) -> None:
+    for number in (1, 2):
+        state = {channel: [f"{channel}{number}{part}{BIG}" for part in (1, 2)] for channel in "abc"}
+        await checkpointer.put(
+            Checkpoint(thread_id="t", checkpoint_id=f"c{number}", namespace=(str(number),), state=state)
+        )
+    assert (probe.elements(), probe.logs()) == (12, 6)
+    assert await checkpointer.delete_checkpoints("t", ["c1"], namespace=("1",)) == 1
+    assert (probe.elements(), probe.logs()) == (6, 3)
+    assert probe.problems() == []
+
+
+async def test_relinking_leaves_the_children_of_another_thread_alone(checkpointer: Any) -> None:
+    await grow(checkpointer, 3)
+    await grow(checkpointer, 3, thread_id="u")
+    await checkpointer.delete_checkpoints("t", ["c2"])
+    parents = [(await checkpointer.get(at("c3", thread_id=name))).parent_checkpoint_id for name in ("t", "u")]
+    assert parents == ["c1", "c2"]
+
+
 @pytest.mark.invariant(10)
 @pytest.mark.parametrize("doomed", [1, 2, 3, 4, 5])
 async def test_whichever_is_deleted_the_others_read_back_in_full(checkpointer: Any, probe: Probe, doomed: int) -> None:
@@ -264,6 +284,7 @@ async def test_a_deletion_that_finds_nothing_changes_nothing(checkpointer: Any, 
     versions = probe.rows(probe.tables.versions.select())
     await checkpointer.delete_checkpoints("t", ["unknown"])
     await checkpointer.delete_by_run("unknown", thread_id="t")
+    await checkpointer.retention.prune("t", keep_last=2)
     assert [(row.version, row.last_seq) for row in probe.rows(probe.tables.versions.select())] == [
         (row.version, row.last_seq) for row in versions
     ]

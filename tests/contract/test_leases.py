@@ -76,6 +76,14 @@ async def test_a_released_lease_is_free_and_its_token_is_no_good_any_more(checkp
     assert await checkpointer.runs.acquire_lease("t", "bob", 60) > token
 
 
+async def test_the_lease_of_a_thread_that_is_not_there_is_neither_renewed_nor_released(checkpointer: Any) -> None:
+    with pytest.raises(StaleFence) as refused:
+        await checkpointer.runs.renew_lease("t", 1, 60)
+    assert (refused.value.token, refused.value.current) == (1, None)
+    assert await checkpointer.runs.release_lease("t", 1) is False
+    assert await checkpointer.runs.get_lease("t") is None
+
+
 async def test_a_refused_token_is_told_whether_it_lapsed_or_was_followed_by_another(checkpointer: Any) -> None:
     old = await checkpointer.runs.acquire_lease("t", "alice", 60)
     await lapse(checkpointer, old)

@@ -151,6 +151,8 @@ async def test_writes_go_with_their_checkpoints(checkpointer: Any, probe: Probe)
 
 async def test_an_unknown_thread_has_nothing_to_prune(checkpointer: Any) -> None:
     assert await checkpointer.retention.prune("nobody", keep_last=1) == PruneReport(thread_id="nobody")
+    previewed = await checkpointer.retention.prune("nobody", keep_last=1, dry_run=True)
+    assert previewed == PruneReport(thread_id="nobody", dry_run=True)
 
 
 async def test_a_leased_thread_is_not_pruned_without_its_token(checkpointer: Any) -> None:

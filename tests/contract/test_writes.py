@@ -112,6 +112,19 @@ async def test_a_write_that_came_before_the_checkpoint_that_carries_it_counts_as
     assert [item.payload for item in found.pending_writes] == ["first", "new"]
 
 
+async def test_replacing_a_checkpoint_leaves_what_others_carried(checkpointer: Any) -> None:
+    await checkpointer.put(made("c1", write("one")))
+    await checkpointer.put(made("c2", write("two")))
+    await checkpointer.put(made("c2", write("namesake"), namespace=("n",)))
+    await checkpointer.put(Checkpoint(thread_id="u", checkpoint_id="c2", state=0, pending_writes=(write("far"),)))
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="c2", state=1))
+    assert (await checkpointer.get(at("c2"))).pending_writes == ()
+    assert await payloads(checkpointer, "c2") == ["two"]
+    others = (at("c1"), at("c2", ("n",)), at("c2", thread_id="u"))
+    carried = [(await checkpointer.get(config)).pending_writes for config in others]
+    assert [item.payload for [item] in carried] == ["one", "namesake", "far"]
+
+
 async def test_a_carried_write_that_is_replaced_later_stays_a_carried_one(checkpointer: Any) -> None:
     await checkpointer.put(made("c1", write("old", "t", -1)))
     await checkpointer.put_writes(at(), [write("new", "t", -1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from itertools import count, pairwise
+from random import Random
 from typing import Any, cast
 from zlib import crc32
 
@@ -293,6 +294,28 @@ def test_no_put_merges_more_than_once_and_no_row_grows_too_large() -> None:
     assert rewritten <= 3 * 1500
 
 
+def test_rows_that_are_too_large_together_are_merged_as_far_as_they_fit() -> None:
+    rows, merges, _ = grown([20_000] * 20)
+    assert max(merges) == 12
+    assert [row.count for row in rows] == [13, 1, 1, 1, 1, 1, 1, 1]
+
+
+def test_rows_of_one_to_fifteen_elements_are_merged_with_each_other_and_with_no_larger_one() -> None:
+    small = [Row(0, 15, 10), *(Row(15 + number, 1, 10) for number in range(15))]
+    assert due(small) == slice(0, 16)
+    assert due([Row(0, 16, 10), *(Row(16 + number, 1, 10) for number in range(15))]) is None
+    assert due([Row(0, 16, 10), *(Row(16 + number, 1, 10) for number in range(16))]) == slice(1, 17)
+
+
+def test_an_element_larger_than_a_row_stands_alone_in_one() -> None:
+    assert [len(chunk) for chunk in chunked([b"x" * (ROW_BYTES + 1), b"y", b"z"])] == [1, 2]
+
+
+def test_what_compression_would_not_make_smaller_is_stored_as_it_is() -> None:
+    assert len(encode_payload([Random(1).randbytes(4000)])) == 4005
+    assert len(encode_payload([b"x" * 4000])) < 100
+
+
 def test_large_elements_are_left_alone() -> None:
     rows, merges, _ = grown([FULL_BYTES] * 40)
     assert len(rows) == 40
@@ -382,6 +405,13 @@ def test_a_mark_keeps_the_positions_behind_a_lost_tip_from_being_used_again() ->
     marked = Logs({1: (Row(0, 1, 300), Row(2, 0, 0))})
     second = placed({"l": ["a" * 300, "b" * 300]}, first.root, marked, 50)
     assert spans_of(second.root) == [Span(1, 0, 1), Span(50, 0, 1)]
+
+
+def test_a_block_that_moves_stays_one_span_though_an_element_of_it_stands_elsewhere_too() -> None:
+    x, a, y, b, q, r = (letter * 300 for letter in "xaybqr")
+    first = placed({"l": [x, a, y, a, b]})
+    second = placed({"l": [q, y, a, b, r]}, first.root, logs_of(first), 50)
+    assert spans_of(second.root) == [Span(1, 5, 6), Span(1, 2, 5), Span(1, 6, 7)]
 
 
 def test_what_only_another_checkpoint_names_is_not_matched() -> None:
