@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import psycopg
 import pytest
 from sqlalchemy import create_engine
@@ -20,6 +21,11 @@ FACES = ("async", "sync")
 
 Opener = Callable[..., AbstractAsyncContextManager[Any]]
 SESSION = pytest.StashKey[postgres_server.Session]()
+
+
+# A deadline would fail what is right, on a machine that is busy with other things.
+hypothesis.settings.register_profile("clew", deadline=None)
+hypothesis.settings.load_profile("clew")
 
 
 def pytest_configure(config: pytest.Config) -> None:

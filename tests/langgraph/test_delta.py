@@ -63,7 +63,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps, frequency=st.sampled_from([2, 3, 1000]))
 def test_a_delta_channel_holds_what_a_plain_channel_holds(
     database_url: str, steps: list[tuple[str, Any]], frequency: int

@@ -260,13 +260,13 @@ values = st.recursive(
 
 
 @given(value=values)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_any_value_comes_back_equal_and_of_the_same_types(codec: Codec, value: Any) -> None:
     check(codec, value)
 
 
 @given(many=st.lists(values, max_size=20), cut=st.integers(0, 20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_many_elements_come_back_from_one_call(codec: Codec, many: list[Any], cut: int) -> None:
     encoded = [codec.strict(value) for value in many]
     assert same(codec.decode_many(len(many), [b"".join(encoded[:cut]), b"".join(encoded[cut:])]), many)
@@ -638,7 +638,7 @@ def test_bytes_that_are_not_the_codecs_are_corrupt_data(codec: Codec, data: byte
 
 
 @given(data=st.binary(max_size=40), codec_bytes=values)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_bytes_whatever_raise_anything_else(codec: Codec, data: bytes, codec_bytes: Any) -> None:
     whole = codec.strict(codec_bytes)
     for damaged in (data, whole[:-1], whole + data[:1], data[:3] + whole[3:]):

@@ -145,7 +145,7 @@ class Shelf:
                 assert not length or any((log, p) in named for p in range(start, start + length)), "nobody names a row"
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_sequence_of_puts_and_deletes_reads_back_as_it_was(data: st.DataObject) -> None:
     shelf, states = Shelf(), {}
@@ -165,7 +165,7 @@ def test_any_sequence_of_puts_and_deletes_reads_back_as_it_was(data: st.DataObje
         shelf.check(states)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from("aprbd"), st.integers(0, 10**6), st.booleans()), min_size=30, max_size=90))
 def test_long_lists_survive_merges_branches_and_deletes(steps: list[tuple[str, int, bool]]) -> None:
     shelf, states = Shelf(), {}
@@ -193,7 +193,7 @@ def test_long_lists_survive_merges_branches_and_deletes(steps: list[tuple[str, i
     shelf.check(states)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_mutating_a_state_in_place_is_seen_by_the_next_put_alone(data: st.DataObject) -> None:
     shelf, states = Shelf(), {}

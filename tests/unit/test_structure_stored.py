@@ -146,9 +146,7 @@ class Stored(RuleBasedStateMachine):
         assert all(size <= 2 * 4096 + 256 for size in self.probe.manifest_bytes())
 
 
-Stored.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=18, deadline=None, suppress_health_check=list(HealthCheck)
-)
+Stored.TestCase.settings = settings(max_examples=25, stateful_step_count=18, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True, scope="module")
