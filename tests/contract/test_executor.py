@@ -227,10 +227,18 @@ async def test_a_checkpoint_that_cannot_be_stored_leaves_neither_thread_nor_run(
     too_many = usage(2**63, 0)
     with pytest.raises(InvalidInput, match="requests"):
         await executor(checkpointer).checkpoint(boundary(0, usage=too_many))
+    with pytest.raises(InvalidInput, match="parent_run_id"):
+        await executor(checkpointer).checkpoint(boundary(0, parent_run_id="a\0b"))
     with pytest.raises(InvalidInput, match="context_revision"):
         await executor(checkpointer).checkpoint(boundary(0, metadata={"context_revision": "a\0b"}))
     assert await checkpointer.get_thread("t") is None
     assert await checkpointer.runs.get("r") is None
+
+
+async def test_a_key_that_the_states_json_leaves_out_is_no_channel(checkpointer: Any) -> None:
+    await executor(checkpointer).checkpoint(boundary(1))
+    stored = (await checkpointer.get(CheckpointConfig.latest("t"))).state
+    assert sorted(stored) == ["conversation_id", "message_history", "run_id", "run_step", "status", "usage"]
 
 
 async def test_pending_approvals_suspend_the_run_until_they_are_given(checkpointer: Any) -> None:

@@ -152,6 +152,33 @@ async def test_a_thread_that_never_was_anything_goes_too(checkpointer: Any, prob
     assert probe.count("threads") == 0
 
 
+async def test_a_thread_that_nobody_ever_wrote_to_goes_too(checkpointer: Any, probe: Probe) -> None:
+    await checkpointer.runs.release_lease("t", await checkpointer.runs.acquire_lease("t", "me"))
+    assert await checkpointer.retention.sweep() == SweepReport()
+    assert await checkpointer.retention.sweep(now=soon(DAY)) == SweepReport(unborn=1)
+    assert probe.count("threads") == 0
+
+
+async def test_a_thread_stays_for_the_youngest_of_its_writes(checkpointer: Any, probe: Probe) -> None:
+    await write(checkpointer, "another", "c1")
+    await write(checkpointer, "t", "c1")
+    await asyncio.sleep(0.02)
+    await write(checkpointer, "t", "c2")
+    *_, old, young = sorted(row.created_at for row in probe.rows(probe.tables.pending_writes.select()))
+    between = old + (young - old) / 2
+    assert await checkpointer.retention.sweep(now=between + DAY) == SweepReport(writes=2, unborn=1)
+    assert await checkpointer.get_writes(CheckpointConfig(thread_id="t", checkpoint_id="c1")) == []
+    assert await checkpointer.get_writes(CheckpointConfig(thread_id="t", checkpoint_id="c2")) != []
+
+
+async def test_the_writes_of_a_thread_that_is_passed_over_stay(checkpointer: Any) -> None:
+    for thread_id in ("leased", "t"):
+        await write(checkpointer, thread_id, "never")
+    await checkpointer.runs.acquire_lease("leased", "me", ttl_s=60)
+    assert await checkpointer.retention.sweep(now=soon(DAY)) == SweepReport(writes=1, unborn=1, skipped=1)
+    assert await checkpointer.get_writes(CheckpointConfig(thread_id="leased", checkpoint_id="never")) != []
+
+
 async def test_many_sweep_at_once_and_each_thread_goes_once(opener: Any) -> None:
     async with opener() as one, opener() as other:
         for number in range(12):
