@@ -70,6 +70,11 @@ def say(fact: Any, descriptor: int = 1) -> None:
     os.write(descriptor, json.dumps(fact).encode() + b"\n")
 
 
+def messages(thread_id: str, count: int) -> dict[str, list[str]]:
+    """A state of which every message is an element in a segment."""
+    return {"messages": [f"{thread_id} {number} " * 20 for number in range(count)]}
+
+
 def operations(checkpointer: Any, thread_id: str) -> list[tuple[str, Callable[[], object]]]:
     """Named operations, each of which may be repeated exactly."""
     executor = SqlAgentExecutor(checkpointer)
@@ -79,17 +84,25 @@ def operations(checkpointer: Any, thread_id: str) -> list[tuple[str, Callable[[]
 
     def put(checkpoint_id: str, parent: str, number: int) -> Callable[[], object]:
         writes = (PendingWrite(node="n", payload=number, task_id="carried"),)
-        state = {"messages": [f"{thread_id} {n}" for n in range(number)]}
         checkpoint = Checkpoint(
             thread_id=thread_id,
             checkpoint_id=checkpoint_id,
             parent_checkpoint_id=parent,
             namespace=("plain",),
-            state=state,
+            state=messages(thread_id, number),
             pending_writes=writes,
             metadata={"n": number},
         )
         return lambda: checkpointer.put(checkpoint)
+
+    def cold(operation: Callable[[], object]) -> Callable[[], object]:
+        """The operation of a process that remembers nothing of the thread: on the locked way."""
+
+        def forgetful() -> object:
+            checkpointer._driver.core.memory.forget(thread_id)
+            return operation()
+
+        return forgetful
 
     def ledger() -> object:
         config = CheckpointConfig(thread_id=thread_id, checkpoint_id="p2", namespace=("plain",))
@@ -106,7 +119,7 @@ def operations(checkpointer: Any, thread_id: str) -> list[tuple[str, Callable[[]
                     checkpoint_id=f"b{number}",
                     parent_checkpoint_id=f"b{number - 1}" if number else None,
                     namespace=("batch",),
-                    state={"messages": [f"{thread_id} {n}" for n in range(number)]},
+                    state=messages(thread_id, number),
                 ),
             )
             for number in range(4)
@@ -120,6 +133,7 @@ def operations(checkpointer: Any, thread_id: str) -> list[tuple[str, Callable[[]
         ("ck2", commit(2)),
         ("p1", put("p1", "p0", 20)),
         ("p2", put("p2", "p1", 21)),
+        ("p3", cold(put("p3", "p2", 22))),
         ("ledger", ledger),
         ("batch", batch),
         ("ck3", commit(3)),

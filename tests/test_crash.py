@@ -35,7 +35,7 @@ from clew import (
 
 import postgres_server
 from agents import boundary
-from crash_worker import operations
+from crash_worker import messages, operations
 from probe import Probe
 
 WORKER = Path(__file__).with_name("crash_worker.py")
@@ -83,13 +83,13 @@ def is_there(checkpointer: Any, thread_id: str, name: str) -> bool:
         present = [checkpoint is not None for checkpoint in stored] + [bool(writes)]
         assert len(set(present)) == 1
         for number, checkpoint in enumerate(stored):
-            assert checkpoint is None or checkpoint.state == {"messages": [f"{thread_id} {n}" for n in range(number)]}
+            assert checkpoint is None or checkpoint.state == messages(thread_id, number)
         return present[0]
     stored = checkpointer.get_tuple(config(thread_id, name, "plain"))
     if stored is None:
         return False
     number = 19 + int(name[1:])
-    assert stored.checkpoint.state == {"messages": [f"{thread_id} {n}" for n in range(number)]}
+    assert stored.checkpoint.state == messages(thread_id, number)
     assert [write.payload for write in stored.checkpoint.pending_writes] == [number]
     return True
 
