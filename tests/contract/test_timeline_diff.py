@@ -47,6 +47,22 @@ async def test_true_is_not_one_in_a_diff(checkpointer: Any) -> None:
     assert found[0][5] is True
 
 
+async def test_a_mapping_without_names_is_looked_into_as_one_with_names_is(checkpointer: Any) -> None:
+    before = {"m": {1: {"x": 1, 2: "gone", "same": [0]}, 3: "a"}}
+    after = {"m": {1: {"x": 5, "same": [0]}, 3: "a", 4: "come"}}
+    _, found = await differences(checkpointer, before, after)
+    assert found == [
+        (("m", 1, "x"), "changed", None, None, 1, 5),
+        (("m", 1, 2), "removed", None, None, "gone", None),
+        (("m", 4), "added", None, None, None, "come"),
+    ]
+
+
+async def test_a_mapping_without_names_in_another_order_is_reordered(checkpointer: Any) -> None:
+    _, found = await differences(checkpointer, {"m": {1: "a", 2: "b"}}, {"m": {2: "b", 1: "a"}})
+    assert found == [(("m",), "reordered", None, None, None, None)]
+
+
 async def test_an_appended_element_is_told_with_its_position(checkpointer: Any) -> None:
     before = [message(number) for number in range(30)]
     channels, found = await differences(checkpointer, {"m": before}, {"m": [*before, message(30), message(31)]})

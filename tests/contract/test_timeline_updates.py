@@ -77,6 +77,12 @@ async def test_nodes_that_are_none_are_refused(checkpointer: Any, options: dict[
         await checkpointer.timeline.update_state(LATEST, {}, **options)
 
 
+async def test_a_node_that_no_column_can_hold_is_refused(checkpointer: Any) -> None:
+    await checkpointer.put(BASE)
+    with pytest.raises(InvalidInput, match="node must not hold a NUL"):
+        await checkpointer.timeline.update_state(LATEST, {}, as_node="a\0b")
+
+
 async def test_a_reducer_makes_the_new_state(checkpointer: Any) -> None:
     await checkpointer.put(BASE)
     made = await checkpointer.timeline.update_state(

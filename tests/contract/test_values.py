@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -150,6 +150,32 @@ class Foreign:
 
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
+
+
+async def test_bytes_that_moved_are_told_apart_from_the_bytearray_that_takes_their_place(checkpointer: Any) -> None:
+    data = b"x" * 300
+    for number, items in enumerate(([data, "a"], ["new", data, "a"], ["new", bytearray(data), "a"])):
+        await checkpointer.put(
+            Checkpoint(thread_id="t", checkpoint_id=f"c{number}", state={"items": ["z" * 300, *items]})
+        )
+    found = await checkpointer.get(CheckpointConfig(thread_id="t", checkpoint_id="c2"))
+    assert type(found.state["items"][2]) is bytearray
+
+
+Wide = make_dataclass("Wide", [(f"field_{number}", int, number) for number in range(70)])
+
+
+async def test_an_object_of_more_fields_than_a_record_has_comes_back_as_itself(opener: Any) -> None:
+    async with opener(types=[Wide]) as checkpointer, opener(types=[Wide]) as other:
+        for number in (1, 2):
+            await checkpointer.put(Checkpoint(thread_id="t", state={"wide": Wide(field_3=number)}))
+        for reader in (checkpointer, other):
+            assert (await reader.get(CheckpointConfig.latest("t"))).state == {"wide": Wide(field_3=2)}
+            snapshots = await reader.timeline.state_history("t")
+            assert [snapshot.values for snapshot in snapshots] == [
+                {"wide": Wide(field_3=2)},
+                {"wide": Wide(field_3=1)},
+            ]
 
 
 @pytest.mark.invariant(2)

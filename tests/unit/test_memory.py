@@ -34,6 +34,23 @@ def test_a_state_larger_than_all_memory_is_not_remembered() -> None:
     assert memory.get("t") is None
 
 
+def test_a_thread_that_is_forgotten_gives_its_bytes_back() -> None:
+    memory = Memory(max_bytes=100_000)
+    memory.publish("t", thread(remembered(1, 90_000)))
+    memory.forget("t")
+    assert memory.get("t") is None
+    memory.publish("u", thread(remembered(1, 90_000)))
+    assert memory.get("u") is not None
+
+
+def test_an_older_state_of_a_thread_does_not_replace_a_newer_one() -> None:
+    memory = Memory()
+    newer = thread(remembered(2, 10), version=2)
+    memory.publish("t", newer)
+    memory.publish("t", thread(remembered(1, 10), version=1))
+    assert memory.get("t") is newer
+
+
 def test_the_threads_written_last_stay() -> None:
     memory = Memory(max_bytes=100_000)
     for name in ("a", "b", "c", "d", "e"):
