@@ -35,13 +35,13 @@ def delete_seqs(
 ) -> int:
     """Delete these checkpoints with their ledgers, relink their children, and collect what nobody names any more.
 
+    There is at least one, and all of them are there: they were looked up behind the lock.
+
     Where a checkpoint is being ``replacing``-put under the same id, its ledger and its children stay as they are, and
     ``kept`` are the spans of the one that takes its place.
     """
     tables, values = store.tables, store.dialect.values(sorted(seqs))
     doomed = connection.execute(_doomed(tables, store.dialect), {"key": thread_key, "seqs": values}).all()
-    if not doomed:
-        return 0
     if replacing:
         for row in doomed:
             _uncarry(store, connection, thread_key, row.namespace, row.checkpoint_id)

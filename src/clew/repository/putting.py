@@ -109,7 +109,7 @@ def fast_put(store: Store, connection: Connection, put: Put, memory: ThreadMemor
     """
     request = put.request
     base = memory.base(request.namespace, request.parent_id)
-    if base is None or request.parent_id == request.checkpoint_id:
+    if base is None:
         return None
     if not isinstance(put.expected_head, _NotChecked):
         head = memory.heads.get(request.namespace)

@@ -154,9 +154,7 @@ class _Encoder:
             elements += known[-tail:]
             digests += hashes[-tail:]
         shift = count - len(known)
-        suspects = [i for i in partner.loose if i < head] + [
-            i + shift for i in partner.loose if i >= len(known) - tail and i >= head
-        ]
+        suspects = [i for i in partner.loose if i < head] + [i + shift for i in partner.loose if i >= len(known) - tail]
         for index in suspects:  # equal bytes, but a bytearray packs like bytes: look again
             again = strict(index)
             if again != elements[index]:
