@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, ChatMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from clew.codec import Codec, Serialized
@@ -34,6 +35,19 @@ def test_it_is_shown_as_plain_values() -> None:
         "content": "hi",
         "id": "1",
         "tool_calls": [{"name": "look_up", "args": {"a": 1}, "id": "c", "type": "tool_call"}],
+    }
+    assert Serialized(*JsonPlusSerializer().dumps_typed({1, 2})).plain() == [1, 2]
+    assert Serialized(*JsonPlusSerializer().dumps_typed(Document(page_content="a", metadata={}))).plain() == {
+        "class": "Document",
+        "page_content": "a",
+        "type": "Document",
+    }
+    said = ChatMessage(content="a", role="judge")
+    assert Serialized(*JsonPlusSerializer().dumps_typed(said)).plain() == {
+        "class": "ChatMessage",
+        "content": "a",
+        "type": "chat",
+        "role": "judge",
     }
     assert Serialized("null", b"").plain() is None
     assert Serialized("bytes", b"ab").plain() == b"ab"
