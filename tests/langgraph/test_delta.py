@@ -95,6 +95,21 @@ def test_a_delta_channel_holds_what_a_plain_channel_holds(
             assert shown(delta, config) == shown(plain, config)
 
 
+@pytest.mark.parametrize("frequency", [2, 1000])
+def test_pruning_keeps_what_the_latest_is_rebuilt_from(database_url: str, frequency: int) -> None:
+    config: Any = {"configurable": {"thread_id": "t"}}
+    with sync_saver(database_url) as saver:
+        delta = graph_with(DeltaChannel(joined, list[str], snapshot_frequency=frequency), saver)
+        plain = graph_with(joined, InMemorySaver())
+        for text in ("a", "b", "c"):
+            for graph in (delta, plain):
+                graph.invoke({"texts": [text]}, config)
+            saver.prune(["t"])
+            assert delta.get_state(config).values == plain.get_state(config).values
+        left = len(list(saver.list(config)))
+        assert left == (12 if frequency == 1000 else 2)
+
+
 def test_the_async_saver_rebuilds_it_too(database_url: str) -> None:
     async def run() -> Any:
         async with AsyncClewSaver.from_url(database_url) as saver:
