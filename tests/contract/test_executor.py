@@ -235,6 +235,15 @@ async def test_a_checkpoint_that_cannot_be_stored_leaves_neither_thread_nor_run(
     assert await checkpointer.runs.get("r") is None
 
 
+async def test_a_boundary_leaves_the_other_runs_of_its_thread_as_they_are(checkpointer: Any) -> None:
+    worker = executor(checkpointer)
+    await worker.checkpoint(boundary(1, "a1", run_id="a"))
+    before = await checkpointer.runs.get("a")
+    for step in (1, 2, 3):
+        await worker.checkpoint(boundary(step, f"b{step}", run_id="b"))
+    assert await checkpointer.runs.get("a") == before
+
+
 async def test_a_key_that_the_states_json_leaves_out_is_no_channel(checkpointer: Any) -> None:
     await executor(checkpointer).checkpoint(boundary(1))
     stored = (await checkpointer.get(CheckpointConfig.latest("t"))).state
