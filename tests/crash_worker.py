@@ -183,7 +183,7 @@ def _compare_and_set(url: str, name: str, seconds: float) -> None:
     won, lost = [], 0
     with Checkpointer.open(url) as checkpointer:
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or len(won) < 2:
             head = checkpointer.get_tuple(CheckpointConfig.latest("t"), load_state=False)
             parent = head.config.checkpoint_id if head else None
             checkpoint = Checkpoint(thread_id="t", parent_checkpoint_id=parent, state={"by": name})

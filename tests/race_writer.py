@@ -58,7 +58,7 @@ def work(url: str, seed: int, seconds: float) -> dict[str, Any]:
                 report["wrong"].append(f"{thread_id} {found.checkpoint_id}: not what was put")
             return found
 
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline or min(report["puts"], report["reads"]) < 10:
             thread_id = chance.choices(THREADS, [5, 5, 1])[0]
             known = [item.checkpoint_id for item in cold.list(thread_id, limit=30).items]
             picked = chance.choice(known) if known else None
