@@ -27,7 +27,8 @@ import clew
 from clew import Checkpoint, CheckpointConfig, Checkpointer, PendingWrite, SqlAgentExecutor
 from clew.dialects import POSTGRES
 from clew.flows import checkpoints
-from clew.repository import collecting, fetching, locking, putting, resuming
+from clew.repository import collecting, fetching, locking, putting
+from clew.repository.runs import resuming
 from clew.structure import placing
 
 from agents import boundary

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import create_engine, update
 
 from clew import Checkpoint, CheckpointConfig, Checkpointer, Contention, CorruptData
-from clew.repository import differing, exporting, snapshots
+from clew.repository.retention import exporting
+from clew.repository.timeline import differing, snapshots
 from clew.tables import tables_for
 
 STATES = [

@@ -14,7 +14,7 @@ from clew.errors import AgentExecutorError, ClewError, CorruptData, StorageUnava
 from clew.flows import documented_by
 from clew.flows.executing import ExecutorFlows
 from clew.records import AgentCheckpoint, AgentResumeEvidence, Continue, Run, Suspend
-from clew.repository.boundaries import Decision, Policy
+from clew.repository.runs.boundaries import Decision, Policy
 
 __all__ = [
     "AsyncSqlAgentExecutor",

@@ -218,7 +218,7 @@ async def test_channel_history_sees_equal_values_that_are_stored_twice_as_one(ch
 async def test_channel_history_looks_past_equal_values_for_as_many_as_were_asked_for(
     checkpointer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.repository.snapshots._BATCH", 2)  # or it takes a lineage of thousands
+    monkeypatch.setattr("clew.repository.timeline.snapshots._BATCH", 2)  # or it takes a lineage of thousands
     body = ["x" * 400, "y" * 400]
     states: list[Any] = ["first", body, 1, body, 2, body, 3, body]
     for number, value in enumerate(states):

@@ -12,7 +12,8 @@ from sqlalchemy import Connection
 from clew.errors import InvalidInput
 from clew.flows.steps import Core, Flow, Step, Turn
 from clew.records import AgentCheckpoint
-from clew.repository.boundaries import (
+from clew.repository.keys import check_thread_id, namespace_of, namespace_text
+from clew.repository.runs.boundaries import (
     Committed,
     Decision,
     Policy,
@@ -21,7 +22,6 @@ from clew.repository.boundaries import (
     fast_commit,
     prepare_boundary,
 )
-from clew.repository.keys import check_thread_id, namespace_of, namespace_text
 from clew.repository.store import Fence
 
 __all__ = ["ExecutorFlows"]

@@ -23,9 +23,11 @@ from clew.errors import CorruptData, InvalidInput
 from clew.flows.steps import Core, Flow, Step
 from clew.records import CompactReport, PruneReport, SweepReport, TransferReport, VerifyReport
 from clew.repository import Fence
-from clew.repository.compacting import compact
-from clew.repository.exchange import Progress
-from clew.repository.expiry import (
+from clew.repository.keys import check_age, check_instant, check_limit, check_thread_id
+from clew.repository.locking import find_thread
+from clew.repository.retention.compacting import compact
+from clew.repository.retention.exchange import Progress
+from clew.repository.retention.expiry import (
     Expiry,
     Outcome,
     SweptThread,
@@ -34,7 +36,7 @@ from clew.repository.expiry import (
     set_expiry,
     sweep_thread,
 )
-from clew.repository.exporting import (
+from clew.repository.retention.exporting import (
     Export,
     begin_export,
     element_lines,
@@ -43,11 +45,9 @@ from clew.repository.exporting import (
     row_lines,
     write_lines,
 )
-from clew.repository.importing import import_thread
-from clew.repository.keys import check_age, check_instant, check_limit, check_thread_id
-from clew.repository.locking import find_thread
-from clew.repository.pruning import Criteria, preview_prune, prune
-from clew.repository.verifying import Findings, orphans, threads_to_verify, verify_thread
+from clew.repository.retention.importing import import_thread
+from clew.repository.retention.pruning import Criteria, preview_prune, prune
+from clew.repository.retention.verifying import Findings, orphans, threads_to_verify, verify_thread
 
 __all__ = ["File", "RetentionFlows"]
 

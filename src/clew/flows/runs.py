@@ -7,8 +7,8 @@ from collections.abc import Collection
 from clew.errors import InvalidInput
 from clew.flows.steps import Core, Step
 from clew.records import AgentCheckpoint, Boundary, CheckpointConfig, Lease, Page, ResumeSnapshot, Run, RunStatus, Usage
-from clew.repository import leases, resuming, runs
 from clew.repository.keys import check_config, check_id, check_limit, shown
+from clew.repository.runs import leases, records, resuming
 from clew.repository.store import Fence
 
 __all__ = ["RunFlows"]
@@ -23,7 +23,7 @@ class RunFlows:
         self.core = core
 
     def get(self, run_id: str, thread_id: str | None) -> Step[Run | None]:
-        return self.core.read(f"read run {run_id!r}", runs.get_run, run_id, thread_id)
+        return self.core.read(f"read run {run_id!r}", records.get_run, run_id, thread_id)
 
     def list(
         self,
@@ -36,7 +36,7 @@ class RunFlows:
         check_limit(limit)
         return self.core.read(
             "list runs",
-            runs.list_runs,
+            records.list_runs,
             status=status,
             thread_id=thread_id,
             parent_run_id=parent_run_id,
@@ -47,7 +47,7 @@ class RunFlows:
     def list_resumable(self, thread_id: str | None, limit: int, cursor: str | None) -> Step[Page[Run]]:
         check_limit(limit)
         return self.core.read(
-            "list resumable runs", runs.list_resumable, thread_id=thread_id, limit=limit, cursor=cursor
+            "list resumable runs", records.list_resumable, thread_id=thread_id, limit=limit, cursor=cursor
         )
 
     def finish(
@@ -61,14 +61,14 @@ class RunFlows:
         """A failed run needs an error, the others have none."""
         finished = _finished(status)
         if error is not None:
-            runs.check_text("error", error)
+            records.check_text("error", error)
         if finished is RunStatus.FAILED and error is None:
             raise InvalidInput(f"finish run {run_id!r}: a failed run needs an error")
         if finished is not RunStatus.FAILED and error is not None:
             raise InvalidInput(f"finish run {run_id!r}: a {finished.value} run has no error")
         return self.core.write(
             f"finish run {run_id!r}",
-            runs.finish_run,
+            records.finish_run,
             check_id("run_id", run_id),
             finished,
             error,
@@ -77,12 +77,12 @@ class RunFlows:
         )
 
     def request_suspend(self, run_id: str, reason: str, thread_id: str | None) -> Step[Run]:
-        runs.check_text("reason", reason)
+        records.check_text("reason", reason)
         doing = f"request suspension of run {run_id!r}"
-        return self.core.write(doing, runs.request_suspend, check_id("run_id", run_id), reason, thread_id)
+        return self.core.write(doing, records.request_suspend, check_id("run_id", run_id), reason, thread_id)
 
     def usage(self, thread_id: str) -> Step[Usage]:
-        return self.core.read(f"sum up the usage of thread {thread_id!r}", runs.thread_usage, thread_id)
+        return self.core.read(f"sum up the usage of thread {thread_id!r}", records.thread_usage, thread_id)
 
     def boundaries(self, run_id: str, thread_id: str | None, limit: int, cursor: str | None) -> Step[Page[Boundary]]:
         check_limit(limit)

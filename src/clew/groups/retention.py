@@ -8,9 +8,9 @@ from clew.drivers import AsyncDriver, Driver
 from clew.flows import documented_by
 from clew.flows.retention import File, RetentionFlows
 from clew.records import CompactReport, PruneReport, SweepReport, TransferReport, VerifyReport
-from clew.repository.exchange import Progress
-from clew.repository.expiry import Expiry
-from clew.repository.pruning import Criteria
+from clew.repository.retention.exchange import Progress
+from clew.repository.retention.expiry import Expiry
+from clew.repository.retention.pruning import Criteria
 
 __all__ = ["AsyncRetention", "Retention"]
 

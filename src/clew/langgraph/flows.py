@@ -27,8 +27,8 @@ from clew.langgraph.checkpoints import (
 from clew.langgraph.listing import PAGE, Query, page
 from clew.langgraph.loading import Loader
 from clew.repository import Put, list_threads
-from clew.repository.copying import copy_thread
 from clew.repository.keys import namespace_text
+from clew.repository.timeline.copying import copy_thread
 
 __all__ = ["Place", "SaverFlows"]
 

@@ -5,16 +5,12 @@ READ COMMITTED on Postgres, begun with ``BEGIN IMMEDIATE`` on SQLite where the o
 changes a thread locks its version row first (``locking``); one that reads gives consistent results either way.
 """
 
-from clew.repository.copying import copy_thread
-from clew.repository.differing import diff
 from clew.repository.fetching import StateReader, get_tuple, get_writes
-from clew.repository.forking import fork
 from clew.repository.lineage import ancestors, children, common_ancestor, heads, history, tree
 from clew.repository.listing import Filters, list_checkpoints
 from clew.repository.memory import DEFAULT_MEMORY_BYTES, Memory
 from clew.repository.putting import NOT_CHECKED, ExpectedHead, Put, PutOutcome, fast_put, put
 from clew.repository.request import PutRequest, prepare, prepare_writes
-from clew.repository.snapshots import as_of, at_step, channel_history, get_state, resume_point, state_history
 from clew.repository.staging import StagedMemory
 from clew.repository.statistics import thread_statistics
 from clew.repository.store import Fence, Store
@@ -26,7 +22,11 @@ from clew.repository.threads import (
     list_threads,
     threads_of_run,
 )
-from clew.repository.updating import Reducer, update_states
+from clew.repository.timeline.copying import copy_thread
+from clew.repository.timeline.differing import diff
+from clew.repository.timeline.forking import fork
+from clew.repository.timeline.snapshots import as_of, at_step, channel_history, get_state, resume_point, state_history
+from clew.repository.timeline.updating import Reducer, update_states
 from clew.repository.writes import put_writes
 
 __all__ = [

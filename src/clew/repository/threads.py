@@ -15,10 +15,10 @@ from clew.errors import InvalidInput
 from clew.records import Page, Thread
 from clew.repository.collecting import delete_everything, delete_seqs
 from clew.repository.cursors import decode_cursor, encode_cursor
-from clew.repository.expiry import expires_at
 from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_text
 from clew.repository.locking import check_fence, clocked, exclusive, find_thread, lock_thread, undo_lock
-from clew.repository.runs import delete_run_record
+from clew.repository.retention.expiry import expires_at
+from clew.repository.runs.records import delete_run_record
 from clew.repository.soundness import UNREADABLE, naming
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import Tables

@@ -13,10 +13,10 @@ from sqlalchemy import Connection, Select, bindparam, exists, select
 from clew.codec import Codec, UntypedCodec
 from clew.errors import CorruptData
 from clew.records import CheckpointSource, Problem, ProblemKind, Run, RunStatus, VerifyReport
-from clew.repository.evidence import evidence_of
 from clew.repository.keys import namespace_text
 from clew.repository.request import METADATA_STORED
-from clew.repository.runs import run_of
+from clew.repository.runs.evidence import evidence_of
+from clew.repository.runs.records import run_of
 from clew.repository.scanning import (
     checkpoints_in_order,
     companions_in_order,

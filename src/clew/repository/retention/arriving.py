@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from clew.codec import Codec
 from clew.errors import InvalidInput
-from clew.repository.exchange import read_bytes, read_int
+from clew.repository.retention.exchange import read_bytes, read_int
 from clew.structure import Kind, Node, Span, SpanSet, encode_payload, runs_of, spans_of
 from clew.structure.segments import ROW_BYTES
 

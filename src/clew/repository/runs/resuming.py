@@ -21,12 +21,12 @@ from clew.records import (
     ResumeSnapshot,
 )
 from clew.repository.cursors import decode_cursor, encode_cursor
-from clew.repository.evidence import evidence_of
 from clew.repository.fetching import get_tuple
 from clew.repository.finding import address, in_namespace, key_of
 from clew.repository.keys import check_limit, namespace_of
 from clew.repository.locking import find_thread
-from clew.repository.runs import get_run
+from clew.repository.runs.evidence import evidence_of
+from clew.repository.runs.records import get_run
 from clew.repository.soundness import UNREADABLE, located, naming
 from clew.repository.store import Store
 from clew.tables import Tables

@@ -11,12 +11,12 @@ from sqlalchemy import BigInteger, Connection, Insert, Select, SmallInteger, bin
 
 from clew.errors import AlreadyExists
 from clew.records import CheckpointConfig, CheckpointSource
-from clew.repository.copying import copy_elements, copy_ledger
 from clew.repository.finding import by_id, newest, no_such_checkpoint
 from clew.repository.keys import check_id, metadata_terms, metadata_text, namespace_text
 from clew.repository.locking import check_empty, check_fence, lock_thread, lock_two, undo_lock
 from clew.repository.request import METADATA_STORED, described_by, metadata_form
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
+from clew.repository.timeline.copying import copy_elements, copy_ledger
 from clew.structure import SpanSet, decode_spans
 from clew.tables import Moment, Tables
 

@@ -17,8 +17,11 @@ from sqlalchemy import Connection, Table, update
 from clew.codec import UntypedCodec
 from clew.errors import ClewError, Conflict, InvalidInput
 from clew.records import AgentExecutionNode, CheckpointSource, RunStatus, TransferReport
-from clew.repository.arriving import ArrivedElements
-from clew.repository.exchange import (
+from clew.repository.keys import check_id, check_label, check_thread_id, metadata_terms
+from clew.repository.locking import check_empty, check_fence, lock_or_create
+from clew.repository.request import METADATA_SOURCE_AND_STEP, METADATA_STORED
+from clew.repository.retention.arriving import ArrivedElements
+from clew.repository.retention.exchange import (
     FORMAT,
     VERSION,
     Counts,
@@ -31,10 +34,7 @@ from clew.repository.exchange import (
     read_moment,
     row_of,
 )
-from clew.repository.expiry import expires_at
-from clew.repository.keys import check_id, check_label, check_thread_id, metadata_terms
-from clew.repository.locking import check_empty, check_fence, lock_or_create
-from clew.repository.request import METADATA_SOURCE_AND_STEP, METADATA_STORED
+from clew.repository.retention.expiry import expires_at
 from clew.repository.scanning import WritePlace
 from clew.repository.soundness import readable
 from clew.repository.store import NO_FENCE, LockedThread, Store

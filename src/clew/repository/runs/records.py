@@ -17,10 +17,10 @@ from sqlalchemy import Connection, Select, bindparam, delete, func, or_, select,
 from clew.errors import CorruptData, InvalidInput, NotFound, RunFinished
 from clew.records import Page, Run, RunStatus, Usage
 from clew.repository.cursors import decode_cursor, encode_cursor
-from clew.repository.evidence import USAGE, usage_of
 from clew.repository.finding import key_of
 from clew.repository.keys import check_id, check_limit, check_thread_id, namespace_of, shown
 from clew.repository.locking import check_fence, lock_thread, undo_lock
+from clew.repository.runs.evidence import USAGE, usage_of
 from clew.repository.soundness import UNREADABLE, located, naming
 from clew.repository.store import NO_FENCE, Fence, LockedThread, Store
 from clew.tables import Tables

@@ -27,14 +27,14 @@ from clew.records import (
     RunStatus,
     Suspend,
 )
-from clew.repository.evidence import check_stored, evidence_columns, usage_columns
 from clew.repository.finding import by_id, latest
 from clew.repository.keys import check_id, namespace_text
 from clew.repository.locking import lock_or_create
 from clew.repository.memory import ThreadMemory
 from clew.repository.putting import Put, fast_put, put_locked
 from clew.repository.request import PutRequest, prepare
-from clew.repository.runs import check_text, find_run
+from clew.repository.runs.evidence import check_stored, evidence_columns, usage_columns
+from clew.repository.runs.records import check_text, find_run
 from clew.repository.store import Fence, LockedThread, Store
 from clew.structure import Node
 from clew.tables import Tables

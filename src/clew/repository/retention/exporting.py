@@ -14,9 +14,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select
 
 from clew.errors import Contention
-from clew.repository.exchange import FORMAT, VERSION, Counts, dump, values_of
 from clew.repository.keys import check_thread_id
 from clew.repository.locking import find_thread, no_such_thread
+from clew.repository.retention.exchange import FORMAT, VERSION, Counts, dump, values_of
 from clew.repository.scanning import WritePlace, live_spans, place_of, writes_behind
 from clew.repository.store import Store
 from clew.structure import Span, chunked, decode_payload

@@ -1,0 +1,1 @@
+"""What ``.retention`` does over a connection: cleaning up, checking, moving a thread."""

@@ -1,0 +1,1 @@
+"""What ``.runs`` does over a connection: runs, their boundaries and evidence, leases."""

@@ -1,0 +1,1 @@
+"""What ``.timeline`` does over a connection: looking back, comparing, forking, changing course."""
