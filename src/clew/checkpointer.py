@@ -241,10 +241,11 @@ class Checkpointer(Generic[State]):
         The state is matched against the parent's, or against the namespace's latest where no parent is given or there,
         and only what is new is stored. The state may be changed by the caller as soon as the call returns.
 
-        Repeating a put exactly changes nothing and succeeds, whatever lease or head says. A different checkpoint under
-        an id that exists replaces it and becomes the latest; its later writes and its children stay. Without a parent
-        a thread that does not exist is created. ``expected_head`` is the id that the namespace's latest must have, None
-        for a namespace that must be empty. ``lease_token`` comes from ``acquire_lease``.
+        Repeating a put exactly succeeds, whatever lease or head says, and changes nothing but when the thread was last
+        active. A different checkpoint under an id that exists replaces it and becomes the latest; its later writes and
+        its children stay. Without a parent a thread that does not exist is created. ``expected_head`` is the id that
+        the namespace's latest must have, None for a namespace that must be empty. ``lease_token`` comes from
+        ``acquire_lease``.
 
         Raises:
             InvalidInput: an id or namespace that cannot be stored, its own parent, a state that was never loaded.

@@ -156,8 +156,9 @@ def fast_put(store: Store, connection: Connection, put: Put, memory: ThreadMemor
 def put(store: Store, connection: Connection, put: Put, memory: ThreadMemory | None = None) -> PutOutcome:
     """Store a checkpoint inside the caller's transaction, which is not committed here.
 
-    An equal checkpoint under the same id changes nothing and succeeds, whatever lease or head says. A different one
-    replaces the record and becomes the newest; its ledger and its children stay.
+    An equal checkpoint under the same id succeeds, whatever lease or head says, and changes nothing but the thread's
+    activity: below version 18 Postgres has no way to say in the statement that locks what that was before. A different
+    one replaces the record and becomes the newest; its ledger and its children stay.
 
     Raises:
         NotFound: a parent is named in a thread that does not exist: that is what a late write to a deleted one is.
