@@ -676,7 +676,7 @@ def test_unsorted_batches_would_deadlock(
     from clew.repository import request
 
     monkeypatch.setattr(request, "sorted", list, raising=False)
-    assert opposite_batches(postgres_bench, caplog) > 0
+    assert any(opposite_batches(postgres_bench, caplog) for _ in range(20))  # a busy machine may part the two
 
 
 # All at once.
