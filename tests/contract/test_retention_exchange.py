@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -262,6 +263,40 @@ async def test_an_export_goes_into_a_pipe_and_not_in_its_place(checkpointer: Any
     with pytest.raises(InvalidInput, match="is a directory"):
         await checkpointer.retention.export_thread("t", tmp_path)
     assert exports_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("mode", ["r", "rb"])
+async def test_an_import_reads_from_a_pipe(checkpointer: Any, mode: str) -> None:
+    await fill(checkpointer, count=2)
+    data = await exported(checkpointer)
+    reading, writing = os.pipe()
+
+    def feed() -> None:
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(data)
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    with os.fdopen(reading, mode) as pipe:
+        report = await checkpointer.retention.import_thread(pipe, thread_id="u")
+    feeding.join()
+    assert (report.checkpoints, report.writes) == (5, 6)
+    found = await checkpointer.get(CheckpointConfig.latest("u"))
+    assert found.state == (await checkpointer.get(CheckpointConfig.latest("t"))).state
+
+
+async def test_an_export_that_fails_half_way_leaves_the_file_that_was_there(checkpointer: Any, tmp_path: Path) -> None:
+    await fill(checkpointer, count=2)
+    file = tmp_path / "t.jsonl"
+    file.write_text("the last one")
+
+    def give_up(done: int, total: int) -> None:
+        raise TimeoutError(f"{done} of {total}")
+
+    with pytest.raises(TimeoutError):
+        await checkpointer.retention.export_thread("t", file, progress=give_up)
+    assert file.read_text() == "the last one"
+    assert exports_in(tmp_path) == ["t.jsonl"]
 
 
 async def test_checkpoints_that_all_went_leave_a_thread_that_can_be_exported(checkpointer: Any) -> None:
