@@ -55,16 +55,60 @@ async def test_deleting_counts_what_was_there(checkpointer: Any) -> None:
     assert await listed(checkpointer) == ["c2"]
 
 
-async def test_logs_that_die_together_are_all_gone(checkpointer: Any, probe: Probe) -> None:
+@pytest.mark.parametrize("channels", [3, 40])
+async def test_logs_that_die_together_are_all_gone(checkpointer: Any, probe: Probe, channels: int) -> None:
     for number in (1, 2):
-        state = {channel: [f"{channel}{number}{part}{BIG}" for part in (1, 2)] for channel in "abc"}
+        state = {f"{channel}": [f"{channel}-{number}{part}{BIG}" for part in (1, 2)] for channel in range(channels)}
         await checkpointer.put(
             Checkpoint(thread_id="t", checkpoint_id=f"c{number}", namespace=(str(number),), state=state)
         )
-    assert (probe.elements(), probe.logs()) == (12, 6)
+    assert (probe.elements(), probe.logs()) == (4 * channels, 2 * channels)
     assert await checkpointer.delete_checkpoints("t", ["c1"], namespace=("1",)) == 1
-    assert (probe.elements(), probe.logs()) == (6, 3)
+    assert (probe.elements(), probe.logs()) == (2 * channels, channels)
     assert probe.problems() == []
+
+
+@pytest.mark.parametrize("channels", [1, 40])
+async def test_what_only_a_checkpoint_far_away_names_stays(checkpointer: Any, probe: Probe, channels: int) -> None:
+    """Far away is more than eight: so many neighbours are looked at before the whole thread is."""
+    shared = {f"{number}": [f"{number}{BIG}"] for number in range(channels)}
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="far", state=shared))
+    state = {name: [*values, f"more{BIG}"] for name, values in shared.items()}
+    near = Checkpoint(thread_id="t", checkpoint_id="near", parent_checkpoint_id="far", state=state)
+    for number in range(9):
+        await checkpointer.put(
+            Checkpoint(thread_id="t", checkpoint_id=f"{number}", namespace=("x",), state={"n": [f"{number}{BIG}"]})
+        )
+    await checkpointer.put(near)
+    for number in range(9, 18):
+        await checkpointer.put(
+            Checkpoint(thread_id="t", checkpoint_id=f"{number}", namespace=("x",), state={"n": [f"{number}{BIG}"]})
+        )
+    assert await checkpointer.delete_checkpoints("t", ["near"]) == 1
+    assert (await checkpointer.get(at("far"))).state == shared
+    assert probe.elements() == channels + 18
+    assert probe.problems() == []
+
+
+async def test_of_two_that_name_each_other_as_parents_the_one_that_stays_has_none(checkpointer: Any) -> None:
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="root", state=1))
+    for checkpoint_id, parent in (("a", "b"), ("b", "a"), ("c", "b")):
+        await checkpointer.put(
+            Checkpoint(thread_id="t", checkpoint_id=checkpoint_id, parent_checkpoint_id=parent, state=1)
+        )
+    assert await checkpointer.delete_checkpoints("t", ["a"]) == 1
+    assert (await checkpointer.get(at("b"))).parent_checkpoint_id is None
+    assert (await checkpointer.get(at("c"))).parent_checkpoint_id == "b"
+
+
+async def test_of_a_circle_that_goes_as_a_whole_its_children_have_no_parent(checkpointer: Any) -> None:
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="root", state=1))
+    for checkpoint_id, parent in (("a", "b"), ("b", "a"), ("c", "b")):
+        await checkpointer.put(
+            Checkpoint(thread_id="t", checkpoint_id=checkpoint_id, parent_checkpoint_id=parent, state=1)
+        )
+    assert await checkpointer.delete_checkpoints("t", ["a", "b"]) == 2
+    assert (await checkpointer.get(at("c"))).parent_checkpoint_id is None
 
 
 async def test_relinking_leaves_the_children_of_another_thread_alone(checkpointer: Any) -> None:

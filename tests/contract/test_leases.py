@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from clew import (
     AgentCheckpoint,
@@ -14,6 +15,7 @@ from clew import (
     AgentRunState,
     Checkpoint,
     CheckpointConfig,
+    ClewError,
     Contention,
     InvalidInput,
     LeaseHeld,
@@ -25,6 +27,7 @@ from clew import (
 )
 
 from awaiting import executor
+from probe import Probe
 
 LATEST = CheckpointConfig.latest("t")
 SHORT_S = 0.8
@@ -108,6 +111,33 @@ async def test_a_token_never_comes_back_when_the_thread_is_deleted_and_created_a
             with pytest.raises(StaleFence):
                 await checkpointer.put(checkpoint("b"), lease_token=old)
     assert tokens == sorted(set(tokens))
+
+
+async def test_a_token_is_its_threads_key_and_a_count_until_the_thread_has_used_up_its_leases(
+    checkpointer: Any, probe: Probe
+) -> None:
+    first = await checkpointer.runs.acquire_lease("t", "alice", 60)
+    [(key,)] = probe.rows(select(probe.tables.threads.c.thread_key))
+    assert first == (key << 24) + 1
+    await checkpointer.runs.release_lease("t", first)
+    assert await checkpointer.runs.acquire_lease("t", "bob", 60) == first + 1
+    await checkpointer.runs.release_lease("t", first + 1)
+    with probe.connection() as connection:
+        connection.execute(probe.tables.versions.update().values(lease_token=(key << 24) + 2**24 - 2))
+    last = await checkpointer.runs.acquire_lease("t", "alice", 60)
+    assert last == (key << 24) + 2**24 - 1
+    await checkpointer.runs.release_lease("t", last)
+    with pytest.raises(ClewError, match="thread 't' has used up its 16777215 leases"):
+        await checkpointer.runs.acquire_lease("t", "alice", 60)
+    assert await checkpointer.runs.acquire_lease("u", "alice", 60) > last
+
+
+async def test_whom_a_lease_is_for_must_be_said(checkpointer: Any) -> None:
+    for owner in ("", 5, None):
+        with pytest.raises(InvalidInput, match="owner must"):
+            await checkpointer.runs.acquire_lease("t", owner, 60)
+    with pytest.raises(InvalidInput, match="thread_id must"):
+        await checkpointer.runs.acquire_lease("", "alice", 60)
 
 
 async def test_a_lease_creates_its_thread_which_is_not_listed_yet(checkpointer: Any) -> None:

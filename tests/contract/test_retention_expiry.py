@@ -51,6 +51,13 @@ async def test_a_time_to_live_counts_from_now(checkpointer: Any) -> None:
     assert (await checkpointer.retention.sweep(now=moment)).expired == ("t",)
 
 
+async def test_without_an_instant_a_sweep_goes_by_the_databases_clock(checkpointer: Any) -> None:
+    await put(checkpointer)
+    await checkpointer.retention.set_expiry("t", ttl=timedelta(milliseconds=1))
+    await asyncio.sleep(0.02)
+    assert await checkpointer.retention.sweep() == SweepReport(expired=("t",))
+
+
 async def test_activity_puts_the_expiry_off_where_that_is_asked_for(checkpointer: Any) -> None:
     await put(checkpointer)
     first = await checkpointer.retention.set_expiry("t", ttl=HOUR, refresh_on_activity=True)
@@ -89,6 +96,7 @@ async def test_neither_instant_nor_time_to_live_keeps_a_thread_for_good(checkpoi
         {"ttl": 3600},
         {"ttl": timedelta(0)},
         {"ttl": timedelta.max},
+        {"ttl": timedelta(days=365_000, microseconds=1)},
         {"refresh_on_activity": True},
     ],
     ids=str,
@@ -98,6 +106,12 @@ async def test_an_expiry_that_makes_no_sense_is_refused(checkpointer: Any, expir
     with pytest.raises(InvalidInput):
         await checkpointer.retention.set_expiry("t", **expiry)
     assert (await checkpointer.get_thread("t")).expires_at is None
+
+
+async def test_a_thread_can_be_kept_for_a_thousand_years(checkpointer: Any) -> None:
+    await put(checkpointer)
+    moment = await checkpointer.retention.set_expiry("t", ttl=timedelta(days=365_000))
+    assert moment > soon(timedelta(days=364_999))
 
 
 async def test_only_a_thread_that_is_there_expires(checkpointer: Any) -> None:
@@ -126,6 +140,67 @@ async def test_every_expired_thread_goes_however_small_the_batch(checkpointer: A
         await checkpointer.retention.set_expiry(f"t{number}", at=soon(timedelta(minutes=7 - number % 2)))
     report = await checkpointer.retention.sweep(now=soon(), batch=2)
     assert sorted(report.expired) == [f"t{number}" for number in range(7)]
+
+
+async def test_threads_that_expire_at_one_moment_go_together_however_small_the_batch(checkpointer: Any) -> None:
+    moment = soon()
+    for thread_id in "abc":
+        await put(checkpointer, thread_id)
+        await checkpointer.retention.set_expiry(thread_id, at=moment)
+    assert await checkpointer.retention.sweep(now=moment, batch=1) == SweepReport(expired=("a", "b", "c"))
+
+
+async def test_a_thread_that_is_passed_over_is_not_met_again_in_the_next_batch(checkpointer: Any) -> None:
+    for thread_id, delay in (("later", 2 * HOUR), ("leased", HOUR)):
+        await put(checkpointer, thread_id)
+        await checkpointer.retention.set_expiry(thread_id, ttl=delay)
+    await checkpointer.runs.acquire_lease("leased", "me", ttl_s=60)
+    report = await checkpointer.retention.sweep(now=soon(3 * HOUR), batch=1)
+    assert report == SweepReport(expired=("later",), skipped=1)
+
+
+async def test_threads_on_which_nothing_is_due_are_not_looked_at_though_they_are_leased(checkpointer: Any) -> None:
+    await put(checkpointer, "expires later")
+    await checkpointer.retention.set_expiry("expires later", ttl=2 * DAY)
+    await put(checkpointer, "with writes")
+    await write(checkpointer, "with writes", "c1")
+    await checkpointer.runs.acquire_lease("expires later", "me", ttl_s=60)
+    await checkpointer.runs.acquire_lease("with writes", "me", ttl_s=60)
+    assert await checkpointer.retention.sweep(now=soon(DAY)) == SweepReport()
+    await write(checkpointer, "young", "never")
+    for thread_id in ("young", "unborn"):
+        await checkpointer.runs.acquire_lease(thread_id, "me", ttl_s=60)
+    assert await checkpointer.retention.sweep() == SweepReport()
+    assert await checkpointer.retention.sweep(now=soon(DAY)) == SweepReport(skipped=2)
+
+
+async def test_no_thread_is_missed_or_met_twice_where_each_batch_is_one(checkpointer: Any) -> None:
+    async def unborn(thread_id: str) -> int:
+        return int(await checkpointer.runs.acquire_lease(thread_id, "me", ttl_s=60))
+
+    async def waits(thread_id: str) -> None:
+        await put(checkpointer, thread_id)
+        await write(checkpointer, thread_id, "never")
+
+    await waits("1")
+    await waits("2")
+    await checkpointer.runs.release_lease("3", await unborn("3"))
+    await unborn("4 is leased")
+    await waits("5 is leased")
+    await checkpointer.runs.acquire_lease("5 is leased", "me", ttl_s=60)
+    await waits("6")
+    report = await checkpointer.retention.sweep(now=soon(DAY), batch=1)
+    assert report == SweepReport(writes=3, unborn=1, skipped=2)
+
+
+async def test_a_thread_as_old_as_a_sweep_forgives_is_left_and_goes_a_moment_later(
+    checkpointer: Any, probe: Probe
+) -> None:
+    await checkpointer.runs.release_lease("t", await checkpointer.runs.acquire_lease("t", "me"))
+    [(born,)] = probe.rows(select(probe.tables.threads.c.created_at))
+    assert await checkpointer.retention.sweep(now=born + DAY) == SweepReport()
+    moment = timedelta(microseconds=1)
+    assert await checkpointer.retention.sweep(now=born + DAY + moment) == SweepReport(unborn=1)
 
 
 async def test_writes_whose_checkpoint_never_came_go_after_a_day(checkpointer: Any, probe: Probe) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.repository.memory import Logs, Memory, Remembered, ThreadMemory
-from clew.structure import Kind, Row, Run
+from clew.structure import Kind, Row, Run, Span
 
 
 def remembered(seq: int, *sizes: int) -> Remembered:
@@ -26,6 +26,22 @@ def test_a_thread_of_large_states_is_remembered_by_its_newest() -> None:
     assert kept is not None
     assert list(kept.forms) == [("[]", "c4")]
     assert kept.base("[]", None) is not None
+
+
+def test_a_thread_takes_a_quarter_of_the_memory_and_64_mib_are_the_memory() -> None:
+    memory = Memory(max_bytes=100_000)
+    memory.publish("t", thread(*(remembered(seq, 11_000) for seq in (1, 2, 3))))
+    kept = memory.get("t")
+    assert kept is not None
+    assert [name for _, name in kept.forms] == ["c2", "c3"]
+    assert Memory().max_bytes == 67_108_864
+
+
+def test_a_thread_takes_memory_though_it_holds_no_elements() -> None:
+    memory = Memory(max_bytes=10_000)
+    for number in range(20):
+        memory.publish(f"t{number}", ThreadMemory(1, 1))
+    assert list(memory) == [f"t{number}" for number in range(10, 20)]
 
 
 def test_a_state_larger_than_all_memory_is_not_remembered() -> None:
@@ -70,10 +86,20 @@ def test_an_older_version_never_replaces_a_newer_one() -> None:
 def test_a_form_that_was_used_as_a_base_is_not_the_next_to_go() -> None:
     memory = thread(*(remembered(seq, 10) for seq in range(1, 9)))
     after = memory.advanced(2, "[]", "c9", remembered(9, 10), Logs(), parent_id="c1")
-    assert ("[]", "c1") in after.forms
-    assert ("[]", "c2") not in after.forms
+    assert [name for _, name in after.forms] == ["c3", "c4", "c5", "c6", "c7", "c8", "c1", "c9"]
 
 
 def test_elements_of_rows_that_wait_to_be_merged_count() -> None:
     rows = (Row(0, 1, 5_000, (bytes(5_000),)), Row(1, 1, 7_000, None))
     assert ThreadMemory(1, 1, logs=Logs({1: rows})).size == ThreadMemory(1, 1).size + 5_000
+
+
+def test_rows_of_more_than_64_logs_are_remembered_only_where_a_remembered_form_names_them() -> None:
+    form = Remembered.of(1, Run(Kind.LIST, None, [b"x"], spans=(Span(7, 0, 1), Span(60, 0, 1))))
+
+    def after(count: int) -> list[int]:
+        logs = Logs({log: (Row(0, 1, 10),) for log in range(count)})
+        return list(ThreadMemory(1, 1).advanced(2, "[]", "c1", form, logs).logs.rows)
+
+    assert after(64) == [*range(64)]
+    assert after(65) == [7, 60]

@@ -9,6 +9,7 @@ from typing import Any, cast
 from zlib import crc32
 
 import ormsgpack
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,10 +46,22 @@ from clew.structure import (
     wanted,
     with_elements,
 )
-from clew.structure.manifest import encode_manifest
+from clew.structure.manifest import encode_manifest, encode_spans, manifest_size, spans_within
 from clew.structure.segments import FULL_BYTES, ROW_BYTES
 
 CODEC = Codec()
+WIDE = {f"{number}" + "k" * 200: 1 for number in range(60)}
+"""A mapping whose keys alone are more than a manifest takes."""
+
+
+class Pair(pydantic.BaseModel):
+    a: str
+    b: int = 1
+
+
+Broad = pydantic.create_model("Broad", **{f"f{number}": (int, 0) for number in range(65)})  # type: ignore[call-overload]
+CODEC.register(Pair, name="a class with a name of forty letters, so")
+CODEC.register(Broad, name="another with a name of forty letters, so")
 
 
 # Manifests
@@ -176,7 +189,7 @@ def test_a_manifest_may_be_as_deep_as_records_nest() -> None:
 
 def test_a_manifest_of_a_newer_version_says_so() -> None:
     placement = placed(STATE)
-    with pytest.raises(CorruptData, match="newer clew"):
+    with pytest.raises(CorruptData, match="version ee is not known here; a newer clew"):
         decode_manifest(b"\xee" + placement.manifest[1:], placement.spans)
 
 
@@ -189,7 +202,42 @@ def test_spans_alone_say_what_a_checkpoint_names() -> None:
             decode_spans(damaged)
 
 
+def test_of_a_checkpoints_spans_those_are_picked_that_reach_into_the_bounds() -> None:
+    spans = [Span(5, 0, 10), Span(6, 3, 4), Span(5, 10, 12), Span(5, 12, 20), Span(5, 20, 21), Span(5, 2, 3)]
+    data = encode_spans(spans)
+    assert spans_within(data, {5: (10, 12), 9: (0, 99)}) == [Span(5, 10, 12)]
+    assert spans_within(data, {5: (11, 13)}) == [Span(5, 10, 12), Span(5, 12, 20)]
+    assert spans_within(data, {6: (0, 4)}) == [Span(6, 3, 4)]
+    assert spans_within(data, {9: (0, 99)}) == []
+    assert spans_within(b"", {5: (0, 99)}) == []
+    for damaged in (b"\xc1", b"\x90", data[:-1]):
+        with pytest.raises(CorruptData):
+            spans_within(damaged, {5: (0, 99)})
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {f"key {number} " + "é" * 30: number for number in range(60)},
+        {f"{number}": "x" * 40 for number in range(60)},
+        {f"{number}": {"a": {}, "b": ["x" * 300]} for number in range(60)},
+        {f"{number}": Pair(a="x" * 300) for number in range(40)},
+        {f"{number}": Broad() for number in range(40)},
+    ],
+    ids=["long keys", "inline leaves", "records and lists", "objects", "broad objects"],
+)
+def test_the_size_that_decides_a_forms_shape_is_at_least_what_its_manifest_takes(state: Any) -> None:
+    placement = placed(state)
+    assert len(placement.manifest) - 5 <= manifest_size(placement.root) <= 2 * len(placement.manifest)
+
+
 # Digests
+
+
+def test_a_digest_stays_the_same_from_version_to_version() -> None:
+    """Else a put that is repeated after an upgrade would be taken for another one."""
+    state = {**STATE, "pair": Pair(a="x"), "raw": [b"y" * 300]}
+    assert digest_of(encode(CODEC, state)).hex() == "1313a6c401c5a3aaa4a3d39f27a75ca1"
 
 
 def test_a_digest_is_of_the_value_and_of_nothing_else() -> None:
@@ -200,6 +248,13 @@ def test_a_digest_is_of_the_value_and_of_nothing_else() -> None:
         == digest_of(encode(CODEC, grown, base.root))
         == digest_of(placed(grown, base.root).root)
     )
+
+
+@pytest.mark.parametrize("edited", ["abxcd", "bcd", "abd", "axd", "abcdx", "xabcd", "dcba", "ab", ""])
+def test_a_digest_does_not_tell_what_was_taken_from_an_earlier_form(edited: str) -> None:
+    base = encode(CODEC, {"l": [letter * 300 for letter in "abcd"]})
+    state = {"l": [letter * 300 for letter in edited]}
+    assert digest_of(encode(CODEC, state, base)) == digest_of(encode(CODEC, state))
 
 
 def test_different_values_have_different_digests() -> None:
@@ -309,6 +364,25 @@ def test_rows_of_one_to_fifteen_elements_are_merged_with_each_other_and_with_no_
 
 def test_an_element_larger_than_a_row_stands_alone_in_one() -> None:
     assert [len(chunk) for chunk in chunked([b"x" * (ROW_BYTES + 1), b"y", b"z"])] == [1, 2]
+
+
+def test_a_put_to_two_logs_that_are_due_merges_in_one_of_them() -> None:
+    small = tuple(Row(number, 1, 10, (b"x" * 10,)) for number in range(16))
+    changes = changes_for(Logs({1: small, 2: small}), [Append(1, 16, [b"y"]), Append(2, 16, [b"y"])], {1, 2})
+    assert [(log, row.start, row.count) for log, row in changes.merged] == [(1, 0, 16)]
+    assert [len(rows) for rows in changes.logs.rows.values()] == [2, 17]
+
+
+def test_of_full_rows_the_last_is_remembered_and_without_its_elements() -> None:
+    def after(*sizes: int) -> list[tuple[int, bool]]:
+        rows = tuple(Row(number, 1, size, (bytes(size),)) for number, size in enumerate(sizes[:-1]))
+        changes = changes_for(Logs({1: rows}), [Append(1, len(rows), [bytes(sizes[-1])])], {1})
+        return [(row.start, row.elements is None) for row in changes.logs.rows[1]]
+
+    assert after(10, FULL_BYTES) == [(1, True)]
+    assert after(FULL_BYTES, 10) == [(0, True), (1, False)]
+    assert after(FULL_BYTES, 10, 10) == [(0, True), (1, False), (2, False)]
+    assert after(FULL_BYTES, 10, FULL_BYTES, 10, 10, 10) == [(2, True), (3, False), (4, False), (5, False)]
 
 
 def test_what_compression_would_not_make_smaller_is_stored_as_it_is() -> None:
@@ -448,6 +522,12 @@ def test_bytes_and_bytearray_in_turn_are_two_values_although_they_pack_alike() -
         assert type(back["leaf"]) is kind
 
 
+def test_a_list_that_loses_the_bytes_at_its_end_is_what_is_left() -> None:
+    base = placed({"l": ["a" * 300, b"x" * 300, b"y" * 300]})
+    for kept in (["a" * 300], ["a" * 300, b"x" * 300], [b"x" * 300, b"y" * 300], ["b" * 300, b"y" * 300]):
+        assert decode_elements(placed({"l": kept}, base.root, logs_of(base), 50).root) == {"l": kept}
+
+
 def decode_elements(root: Node) -> Any:
     """The value of a placed form by its own elements, as rows would hold them."""
     at: dict[int, dict[int, bytes]] = {}
@@ -459,15 +539,16 @@ def decode_elements(root: Node) -> Any:
     return decode(CODEC, decode_manifest(*encode_manifest(root)), SegmentMap(segments))
 
 
-def test_a_form_with_its_elements_is_the_form_that_was_placed() -> None:
-    placement = placed(STATE)
+@pytest.mark.parametrize("state", [STATE, {str(number): b"x" * 100 for number in range(64)}], ids=["any", "spilled"])
+def test_a_form_with_its_elements_is_the_form_that_was_placed(state: Any) -> None:
+    placement = placed(state)
     segments = [
         decode_payload(append.log, append.start, len(append.elements), encode_payload(append.elements))
         for append in placement.appends
     ]
     bare = decode_manifest(placement.manifest, placement.spans)
     assert with_elements(CODEC, bare, SegmentMap(segments)) == placement.root
-    assert decode(CODEC, bare, SegmentMap(segments)) == STATE
+    assert decode(CODEC, bare, SegmentMap(segments)) == state
 
 
 def test_a_span_that_is_not_stored_is_an_error_that_names_it() -> None:
@@ -512,6 +593,19 @@ def test_only_the_wanted_channels_are_selected_and_their_spans_joined() -> None:
         (dict.fromkeys(range(70), "x" * 30), "T"),
         ({"t": ("x" * 300,)}, "(l)"),
         ({"a": {"b": {"c": ["x" * 300]}}}, "(((L)))"),
+        (["x" * 253], "i"),
+        (["x" * 254], "L"),
+        ([1] * 255, "i"),
+        ([1] * 256, "L"),
+        ({"k" * 256: ["x" * 300]}, "(L)"),
+        ({"k" * 257: ["x" * 300]}, "T"),
+        ({str(n): "x" * (65 if n else 79) for n in range(56)}, "(" + "i" * 56 + ")"),
+        ({str(n): "x" * (65 if n else 80) for n in range(56)}, "(" + "l" * 56 + ")"),
+        ({"s": "x" * 31, "t": "x" * 30, **{str(n): "x" * 70 for n in range(56)}}, "(li" + "l" * 56 + ")"),
+        ({"a": {"b": {"c": {"d": {"e": WIDE}}}}}, "(((l)))"),
+        ({"a": {"b": WIDE}}, "(l)"),
+        ({"a": WIDE}, "(l)"),
+        (WIDE, "T"),
     ],
 )
 def test_the_shape_of_a_value(value: Any, kinds: str) -> None:

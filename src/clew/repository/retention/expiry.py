@@ -226,7 +226,7 @@ def _expired(tables: Tables, continued: bool) -> Select[Any]:
 
 @cache
 def _forlorn(tables: Tables) -> Select[Any]:
-    t, v, w, r = tables.threads.c, tables.versions.c, tables.pending_writes.c, tables.runs.c
+    t, v, w = tables.threads.c, tables.versions.c, tables.pending_writes.c
     waiting = (
         select(w.thread_key)
         .where(w.thread_key > bindparam("after"), w.created_at < bindparam("before"), ~_come(tables))
@@ -240,9 +240,8 @@ def _forlorn(tables: Tables) -> Select[Any]:
         .where(
             t.thread_key > bindparam("after"),
             t.created_at < bindparam("before"),
-            v.last_seq == 0,
+            v.last_seq == 0,  # no run either, for it comes with a checkpoint
             ~exists().where(w.thread_key == t.thread_key),
-            ~exists().where(r.thread_key == t.thread_key),
         )
         .order_by(t.thread_key)
         .limit(bindparam("most"))
