@@ -166,6 +166,66 @@ def test_sends_of_an_old_parent_are_given_to_its_child(saver: ClewSaver) -> None
     assert len(list(saver.list(config_for()))) == 1
 
 
+def test_pruning_keeps_the_parent_that_holds_the_sends_of_an_old_checkpoint(saver: ClewSaver) -> None:
+    first = saver.put(config_for(), made(v=3, value=0), {"source": "loop", "step": 0}, {"value": 1})
+    parent = saver.put(first, made(v=3, value=1), {"source": "loop", "step": 1}, {"value": 1})
+    saver.put_writes(parent, [(TASKS, Send("node", 1))], "task", "~")
+    child = saver.put(parent, made(v=3, value=2), {"source": "loop", "step": 2}, {"value": 1})
+    saver.prune(["t"])
+    assert ids(saver.list(config_for())) == ids(saver.get_tuple(config) for config in (child, parent))
+    found = saver.get_tuple(child)
+    assert found is not None
+    assert found.checkpoint["channel_values"][TASKS] == [Send("node", 1)]
+
+
+def test_each_delta_channel_is_followed_back_to_its_own_value(saver: ClewSaver) -> None:
+    channels = ["a", "b", "c"]
+    nothing: Any = {channel: {"writes": []} for channel in channels}
+    assert saver.get_delta_channel_history(config=config_for("nobody"), channels=channels) == nothing
+    config = config_for(checkpoint_id="never stored")
+    for step, values in enumerate(({"a": 1, "b": 2}, {"b": 3}, {}, {"a": 9, "b": 9, "c": 9})):
+        config = saver.put(config, made(**values), {"source": "loop", "step": step}, dict.fromkeys(values, 1))
+        saver.put_writes(config, [(channel, f"{channel}{step}") for channel in channels], "task")
+    assert saver.get_delta_channel_history(config=config, channels=channels) == {
+        "a": {"writes": [("task", "a", "a0"), ("task", "a", "a1"), ("task", "a", "a2")], "seed": 1},
+        "b": {"writes": [("task", "b", "b1"), ("task", "b", "b2")], "seed": 3},
+        "c": {"writes": [("task", "c", "c0"), ("task", "c", "c1"), ("task", "c", "c2")]},
+    }
+
+
+def test_pruning_looks_for_a_delta_channels_value_beyond_what_is_no_graphs_checkpoint(
+    saver: ClewSaver, database_url: str
+) -> None:
+    saver.put(config_for(), made(a=0), {"source": "loop", "step": 0}, {"a": 1})
+    first = saver.put(config_for(), made(a=1), {"source": "loop", "step": 0}, {"a": 1})
+    with clew.Checkpointer.open(database_url) as checkpointer:
+        checkpointer.put(
+            clew.Checkpoint(
+                thread_id="t",
+                checkpoint_id="list",
+                parent_checkpoint_id=first["configurable"]["checkpoint_id"],
+                state=["x" * 300],
+            )
+        )
+    metadata: Any = {"source": "loop", "step": 1, "counters_since_delta_snapshot": {"a": [1, 1]}}
+    last = saver.put(config_for(checkpoint_id="list"), made(), metadata, {})
+    saver.prune(["t"])
+    with clew.Checkpointer.open(database_url) as checkpointer:
+        left = [item.checkpoint_id for item in checkpointer.list("t").items]
+    named = [config["configurable"]["checkpoint_id"] for config in (last, first)]
+    assert left == [named[0], "list", named[1]]
+
+
+def test_a_lineage_that_bites_its_tail_comes_to_an_end(saver: ClewSaver) -> None:
+    one, other = made(), made()
+    metadata: Any = {"source": "loop", "step": 1, "counters_since_delta_snapshot": {"a": [1, 1]}}
+    saver.put(config_for(checkpoint_id=other["id"]), one, metadata, {})
+    last = saver.put(config_for(checkpoint_id=one["id"]), other, metadata, {})
+    assert saver.get_delta_channel_history(config=last, channels=["a"]) == {"a": {"writes": []}}
+    saver.prune(["t"])
+    assert len(list(saver.list(config_for()))) == 2
+
+
 def test_what_looks_like_a_secret_is_left_out_unless_it_is_allowed(database_url: str) -> None:
     names = ("api_key", "OPENAI_API_KEY", "auth_token", "db_password", "clientSecret", "authorization")
     fine = ("user", "author", "tokens_used", "max_tokens", "passenger", "monkey")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any, Final
 
 from langgraph.checkpoint.base import DeltaChannelHistory
@@ -126,7 +127,7 @@ def _needed(
     if _is_old(store, connection, key, root):
         parent = head.parent_checkpoint_id
         if parent and (namespace, parent) in writes_of(store, connection, key, [parent], [TASKS]):
-            needed |= {row.seq for row in _lineage(store, connection, key, namespace, parent, 1)}
+            needed |= {row.seq for row in islice(_lineage(store, connection, key, namespace, parent, 1), 1)}
     for row in lineage:
         if not missing:
             break
