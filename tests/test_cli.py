@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -14,12 +15,14 @@ from typing import Any, Final
 
 import pydantic
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import clew
 from clew import migrate as migrations
-from clew.cli.__main__ import app
+from clew.cli.__main__ import app, main
 from clew.cli.demo import sample_checkpoints
+from clew.cli.output import progress, size
 from clew.cli.transcripts import read_runs
 
 RUNS: Final = Path(__file__).parents[2] / "shared" / "data" / "airline_runs.jsonl"
@@ -179,6 +182,7 @@ def test_every_accepted_form_of_a_file(tmp_path: Path, text: str, threads: list[
         ('[{"role": "user"}]\n{"run_id": ', ":2: not JSON: Expecting value (column 12)"),
         ('{"messages": []}', ": the run has no messages"),
         ('{"run_id": "r"}', ": neither a list of messages nor an object with `messages`"),
+        ("[" * 100_000, ": nested too deeply"),
         ("3", ": neither a list of messages nor an object with `messages`"),
         ('[{"role": "user"}, {"content": "x"}]', ": message 2 is no object with a `role`"),
         ('[{"role": "user"}]\n[{"role": 1}]', ":2: message 1 is no object with a `role`"),
@@ -271,6 +275,30 @@ def test_show_finds_a_checkpoint_by_id_by_step_and_by_channel(cli: Cli) -> None:
     assert "boat-hire.5" in printed
     assert "→ get_forecast(" in printed
     assert '{"task":"read booking B-2071","done":false}' in printed
+
+
+def test_all_threads_are_measured_however_many_pages_they_are(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clew.cli.looking._PAGE", 2)
+    assert cli.url is not None
+    with clew.Checkpointer.open(cli.url) as checkpointer:
+        for name in "abcde":
+            checkpointer.put(clew.Checkpoint(thread_id=name, checkpoint_id="c", state={"n": 1}))
+    assert [item["thread_id"] for item in cli.json("stats")] == ["e", "d", "c", "b", "a"]
+
+
+def test_calls_of_whatever_form_are_shown_with_the_message(on_sqlite: Cli) -> None:
+    calls: list[Any] = [
+        {"function": {"name": "read", "arguments": '{"a": 1}'}},
+        {"name": "look", "args": {"b": 2}},
+        {"function": "nameless"},
+        "no call",
+    ]
+    assert on_sqlite.url is not None
+    with clew.Checkpointer.open(on_sqlite.url) as checkpointer:
+        state = {"messages": [{"role": "assistant", "content": "Now.", "tool_calls": calls}]}
+        checkpointer.put(clew.Checkpoint(thread_id="t", checkpoint_id="c", state=state))
+    lines = [line.rstrip() for line in on_sqlite.out("show", "t").splitlines()]
+    assert lines[-1] == '    0 assistant Now. → read({"a": 1}) → look({"b":2})'
 
 
 def test_namespaces_are_looked_into_by_their_parts(cli: Cli) -> None:
@@ -537,6 +565,50 @@ def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "clew: the command line needs its extra; run: pip install 'clew[cli]'\n"
+
+
+def test_a_module_that_is_missing_otherwise_is_not_put_down_to_the_extra() -> None:
+    script = "import sys; sys.modules['clew.cli.demo'] = None\nimport clew.cli.__main__"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("ModuleNotFoundError: import of clew.cli.demo halted; None in sys.modules\n")
+
+
+def test_the_command_runs_where_its_output_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, whose output cannot be told what to do with a character that it has not."""
+    output = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(sys, "argv", ["clew", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, output.getvalue()) == (0, f"clew {clew.__version__}\n")
+
+
+def test_import_langgraph_without_its_extra_says_what_to_install(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['langgraph'] = None\n"
+        "from clew.cli.__main__ import main\n"
+        f"sys.argv = ['clew', 'import-langgraph', '--from', 'sqlite:///x', '--to', 'sqlite:///{tmp_path / 'y'}']\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "clew: import-langgraph needs an extra; run: pip install 'clew[langgraph]'\n"
+
+
+def test_progress_is_shown_where_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr("clew.cli.output._ERR", Console(file=shown, force_terminal=True, width=80))
+    with progress("importing", None) as advance:
+        advance(7)
+        advance(7, by=3)
+    assert "importing" in shown.getvalue()
+    assert "4/7" in shown.getvalue()
+
+
+def test_sizes_are_told_in_the_largest_unit_that_fits() -> None:
+    counts = (999, 10**3, 10**6, 10**9, 10**12, 10**16)
+    assert [*map(size, counts)] == ["999 B", "1.0 kB", "1.0 MB", "1.0 GB", "1.0 TB", "10000.0 TB"]
 
 
 def test_the_version_is_printed() -> None:

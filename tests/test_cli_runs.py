@@ -45,6 +45,7 @@ def test_runs_are_narrowed_by_status_thread_and_whether_they_can_be_resumed(data
     assert named("--resumable") == ["second"]
     assert named("--thread", "elsewhere") == []
     assert named("--limit", "1") == ["third"]
+    assert clew(database_url, "runs", "--limit", "2").splitlines()[-1] == "and more; --limit 2 are shown"
     assert "done" in clew(database_url, "runs", "--status", "done", code=1)
     assert "--resumable" in clew(database_url, "runs", "--status", "failed", "--resumable", code=1)
 

@@ -66,6 +66,51 @@ def test_a_diff_shows_what_changed(run: Run) -> None:
     assert '~ plan.a  changed\n    - "sea"\n    + "hills"\n' in text
 
 
+def test_a_diff_shows_what_is_gone_and_what_has_moved_and_states_that_are_no_records(
+    sqlite_url: str,
+) -> None:
+    states = {
+        "a": {"list": ["one", "two", "three"], "gone": 1},
+        "b": {"list": ["new", "one", "three, too"]},
+        "c": "text",
+        "d": "other",
+    }
+    with clew.Checkpointer.open(sqlite_url) as checkpointer:
+        for name, state in states.items():
+            checkpointer.put(clew.Checkpoint(thread_id="t", checkpoint_id=name, namespace=("n",), state=state))
+
+    def diff(*words: str) -> list[str]:
+        called = CliRunner().invoke(
+            app, ["diff", "t", *words, "--namespace", "n"], env={"CLEW_URL": sqlite_url, "COLUMNS": None}
+        )
+        assert called.exit_code == 0, called.output
+        return [line.rstrip() for line in called.stdout.splitlines()]
+
+    assert diff("a", "b") == [
+        "         channel",
+        "changed  list",
+        "removed  gone",
+        "+ list[0]  inserted",
+        '    + "new"',
+        "~ list[2]  replaced at 1, now at 2",
+        '    - "two"',
+        '    + "three, too"',
+        "- list[2]  dropped",
+        '    - "three"',
+        "- gone  removed",
+        "    - 1",
+    ]
+    assert diff("c", "d") == ["~ state  changed", '    - "text"', '    + "other"']
+
+
+def test_a_tree_of_several_namespaces_names_them(sqlite_url: str) -> None:
+    with clew.Checkpointer.open(sqlite_url) as checkpointer:
+        for namespace in ((), ("inner", "a")):
+            checkpointer.put(clew.Checkpoint(thread_id="t", checkpoint_id="c", namespace=namespace, state={}))
+    called = CliRunner().invoke(app, ["tree", "t"], env={"CLEW_URL": sqlite_url, "COLUMNS": None})
+    assert [line.rpartition("Z")[2].strip() for line in called.stdout.splitlines()] == ["", "inner / a"]
+
+
 def test_a_diff_without_a_second_id_goes_to_the_latest(run: Run) -> None:
     [found] = [json.loads(line) for line in run("diff", "t", "a", "--json").stdout.splitlines()]
     assert found["after"]["checkpoint_id"] == "g"

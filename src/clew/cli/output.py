@@ -81,8 +81,8 @@ def counted(count: int, noun: str) -> str:
 def size(count: int) -> str:
     """A number of bytes, as a person reads it."""
     value, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB"):  # noqa: B007  the last one stays
-        if value < 1000:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
             break
         value /= 1000
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
