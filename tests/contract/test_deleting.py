@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 import clew
 from clew import Checkpoint, CheckpointConfig, PendingWrite
+from clew.structure import decode_spans
 
 from probe import Probe
 
@@ -176,8 +178,16 @@ async def test_a_put_after_a_deletion_goes_on_from_what_is_left(opener: Any, pro
 
 @pytest.mark.invariant(12)
 async def test_a_position_is_never_used_twice(opener: Any, probe: Probe) -> None:
+    c = probe.tables.checkpoints.c
+
+    def last_position() -> tuple[int, int]:
+        [(spans,)] = probe.rows(select(c.spans).where(c.checkpoint_id == "c3"))
+        last = decode_spans(spans)[-1]
+        return last.log, last.end
+
     async with opener() as checkpointer:
         await grow(checkpointer, 3)
+        used = [last_position()]
         for round_number in range(4):
             await checkpointer.delete_checkpoints("t", ["c3"])
             state = {"messages": [*messages(2)["messages"], f"{round_number}-{BIG}"]}
@@ -187,6 +197,8 @@ async def test_a_position_is_never_used_twice(opener: Any, probe: Probe) -> None
             assert (await checkpointer.get(at("c3"))).state == state
             assert await intact(checkpointer, 1, 2)
             assert probe.problems() == []
+            used.append(last_position())
+    assert len(set(used)) == 5
 
 
 async def test_a_run_is_deleted_in_one_thread_or_in_all(checkpointer: Any, probe: Probe) -> None:

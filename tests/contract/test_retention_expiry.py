@@ -98,6 +98,7 @@ async def test_neither_instant_nor_time_to_live_keeps_a_thread_for_good(checkpoi
         {"ttl": timedelta.max},
         {"ttl": timedelta(days=365_000, microseconds=1)},
         {"refresh_on_activity": True},
+        {"ttl": HOUR, "refresh_on_activity": 1},
     ],
     ids=str,
 )
@@ -172,6 +173,29 @@ async def test_threads_on_which_nothing_is_due_are_not_looked_at_though_they_are
         await checkpointer.runs.acquire_lease(thread_id, "me", ttl_s=60)
     assert await checkpointer.retention.sweep() == SweepReport()
     assert await checkpointer.retention.sweep(now=soon(DAY)) == SweepReport(skipped=2)
+
+
+async def test_an_old_thread_with_young_writes_is_not_looked_at_though_it_is_leased(
+    checkpointer: Any, probe: Probe
+) -> None:
+    lease = await checkpointer.runs.acquire_lease("t", "me", ttl_s=60)
+    await asyncio.sleep(0.02)
+    config = CheckpointConfig(thread_id="t", checkpoint_id="c1")
+    await checkpointer.put_writes(config, [PendingWrite(node="n", payload=1, task_id="a")], lease_token=lease)
+    [(born,)] = probe.rows(select(probe.tables.threads.c.created_at))
+    [(written,)] = probe.rows(select(probe.tables.pending_writes.c.created_at))
+    assert await checkpointer.retention.sweep(now=born + (written - born) / 2 + DAY) == SweepReport()
+
+
+async def test_a_thread_whose_checkpoints_are_all_gone_stays_for_it_has_used_up_their_numbers(
+    checkpointer: Any, probe: Probe
+) -> None:
+    await put(checkpointer)
+    await checkpointer.delete_checkpoints("t", ["c1"])
+    await write(checkpointer, "t", "never")
+    assert await checkpointer.retention.sweep(now=soon(DAY)) == SweepReport(writes=1)
+    await put(checkpointer)
+    assert probe.seqs() == [2]
 
 
 async def test_no_thread_is_missed_or_met_twice_where_each_batch_is_one(checkpointer: Any) -> None:

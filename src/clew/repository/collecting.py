@@ -70,8 +70,8 @@ def _collect(
     connection: Connection,
     thread_key: int,
     candidates: SpanSet,
-    also_live: Iterable[Span] = (),
-    near: tuple[int, int] = (2**62, 0),
+    also_live: Iterable[Span],
+    near: tuple[int, int],
 ) -> None:
     """Delete the rows of which no element is named by a checkpoint, looking only where ``candidates`` lie.
 

@@ -180,7 +180,7 @@ def sweep_thread(
     if locked is None or LockedThread.of("", locked).leased:
         return SweptThread(Outcome.SKIPPED), ""
     row = connection.execute(
-        select(t.thread_id, t.created_at, t.expires_at, t.ttl_us, t.refresh_on_activity, v.activity)
+        select(t.thread_id, t.expires_at, t.ttl_us, t.refresh_on_activity, v.activity)
         .select_from(tables.threads.join(tables.versions, t.thread_key == v.thread_key))
         .where(t.thread_key == thread_key)
     ).one()
@@ -192,7 +192,7 @@ def sweep_thread(
         connection.execute(update(tables.threads).where(t.thread_key == thread_key).values(expires_at=moment))
     before = _before(store, connection, clock, age)
     cleared = connection.execute(_clear(tables), {"key": thread_key, "before": before}).rowcount
-    if locked.last_seq == 0 and row.created_at < before and not holds_anything(store, connection, thread_key):
+    if locked.last_seq == 0 and not holds_anything(store, connection, thread_key):
         delete_everything(store, connection, thread_key)
         return SweptThread(Outcome.UNBORN, cleared), row.thread_id
     return SweptThread(Outcome.KEPT, cleared), row.thread_id
