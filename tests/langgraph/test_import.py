@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
-from clew.errors import InvalidInput
+from clew.errors import InvalidInput, Unserializable
 from clew.langgraph import ClewSaver, import_langgraph
+from clew.langgraph.sources import KeptSerde
 
 import langgraph_graphs as graphs
 import postgres_server
@@ -143,6 +148,48 @@ def test_an_import_leaves_what_clew_wrote_since(source_url: str, database_url: s
         assert ("task", "__resume__", "ours") in ours.get_tuple(nested).pending_writes
 
 
+def test_values_of_every_kind_come_over_as_the_bytes_that_they_are(source_url: str, database_url: str) -> None:
+    values = {"text": "a", "raw": b"\x00b", "mutable": bytearray(b"c"), "nothing": None, "many": {"a": [1, (2,)]}}
+    checkpoint: Any = {**empty_checkpoint(), "channel_values": values, "channel_versions": dict.fromkeys(values, 1)}
+    config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    with saver_of_theirs(source_url) as theirs:
+        config = theirs.put(config, checkpoint, {"source": "loop", "step": 1}, dict.fromkeys(values, 1))
+        theirs.put_writes(config, list(values.items()), "task")
+        expected = theirs.get_tuple(config)
+    asyncio.run(import_langgraph(source_url, database_url))
+    with ClewSaver.from_url(database_url) as saver:
+        found = saver.get_tuple(config)
+    assert found is not None
+    assert found.checkpoint["channel_values"] == expected.checkpoint["channel_values"]
+    assert sorted(found.pending_writes or [], key=repr) == sorted(expected.pending_writes, key=repr)
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"\x00a", "a", {"a": [1, b"b"]}, ["x" * 300]], ids=lambda value: repr(value)[:9]
+)
+def test_what_is_read_without_langgraphs_serializer_is_written_as_it_writes_it(value: Any) -> None:
+    stored = JsonPlusSerializer().dumps_typed(value)
+    serde = KeptSerde()
+    assert serde.loads_typed(stored) == value
+    assert serde.dumps_typed(value) == stored
+    assert serde.dumps_typed(serde.loads_typed(("encrypted", b"z"))) == ("encrypted", b"z")
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("null", "give the serializer that wrote it"), ("secret", "cannot be loaded")]
+)
+def test_a_checkpoint_that_only_another_serializer_reads_is_named(
+    tmp_path: Path, sqlite_url: str, kind: str, told: str
+) -> None:
+    path = tmp_path / "theirs.db"
+    with saver_of_theirs(f"sqlite:///{path}") as theirs:
+        first_half(theirs)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE checkpoints SET type = ?", (kind,))
+    with pytest.raises(Unserializable, match=f"checkpoint .* stored as '{kind}'.*{told}"):
+        asyncio.run(import_langgraph(f"sqlite:///{path}", sqlite_url))
+
+
 def test_what_is_no_database_of_langgraph_is_refused(sqlite_url: str, database_url: str) -> None:
     with pytest.raises(InvalidInput, match="no database of LangGraph's"):
         asyncio.run(import_langgraph(sqlite_url, database_url))
@@ -164,6 +211,10 @@ def test_the_command_imports(source_url: str, database_url: str) -> None:
     ran = CliRunner().invoke(app, ["import-langgraph", "--from", source_url, "--to", database_url])
     assert ran.exit_code == 0, ran.output
     assert "of 2 threads" in ran.output
+    again = CliRunner().invoke(app, ["import-langgraph", "--from", source_url, "--to", database_url, "--json"])
+    told = json.loads(again.stdout)
+    assert (told["threads"], told["checkpoints"], told["writes"]) == (2, 0, 0)
+    assert told["present"] > 0
     shown_ = CliRunner(env={**os.environ, "CLEW_URL": database_url}).invoke(app, ["show", "t"])
     assert shown_.exit_code == 0, shown_.output
     assert "It is the result for something 2" in shown_.output

@@ -18,6 +18,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel, PrivateAttr, field_validator
 
 from clew.codec import Serialized
+from clew.errors import CorruptData
 from clew.langgraph.loading import Loader
 
 
@@ -85,3 +86,23 @@ def test_what_is_known_stays_within_its_bytes() -> None:
     for number in range(50):
         loader(Serialized(*serde.dumps_typed(HumanMessage("x" * 500, id=str(number)))).packed())
     assert 1 <= len(loader._known) <= 10
+
+
+def test_a_message_that_does_not_equal_itself_is_loaded_by_the_serializer_each_time() -> None:
+    serde = JsonPlusSerializer()
+    loader = Loader(serde)
+    payload = Serialized(*serde.dumps_typed(HumanMessage("x", additional_kwargs={"score": float("nan")}))).packed()
+    assert [repr(loader(payload).additional_kwargs) for _ in range(2)] == ["{'score': nan}"] * 2
+    assert loader._known == {}
+
+
+def test_a_serializer_that_gives_nothing_for_something_is_not_believed() -> None:
+    class Forgetful(JsonPlusSerializer):
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            return None
+
+    loader = Loader(Forgetful())
+    assert loader(Serialized("msgpack", b"\xc0").packed()) is None
+    assert loader(Serialized("null", b"").packed()) is None
+    with pytest.raises(CorruptData, match="gives nothing for a value that was something"):
+        loader(Serialized("msgpack", b"\x01").packed())

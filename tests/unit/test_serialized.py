@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ormsgpack
 import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, ChatMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from clew.codec import Codec, Serialized
 
@@ -49,6 +51,10 @@ def test_it_is_shown_as_plain_values() -> None:
         "type": "chat",
         "role": "judge",
     }
+    array = ormsgpack.packb(ormsgpack.Ext(6, ormsgpack.packb(["<i8", [2, 3], "C", bytes(48)])))
+    assert Serialized("msgpack", array).plain() == "<array <i8 [2, 3]>"
+    snapshot = JsonPlusSerializer().dumps_typed(_DeltaSnapshot(["a", {"b": 1}]))
+    assert Serialized(*snapshot).plain() == ["a", {"b": 1}]
     assert Serialized("null", b"").plain() is None
     assert Serialized("bytes", b"ab").plain() == b"ab"
     assert Serialized("json", b'{"a": 1}').plain() == {"a": 1}
