@@ -398,6 +398,12 @@ HOSTILE: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
         lines[0].update(activity=253_000_000_000_000_000),
         lines[0]["thread"].update(expires_at=1, ttl_us=2**55, refresh_on_activity=True),
     ),
+    "next nodes that are no texts": changed("checkpoint", next_nodes="[1]"),
+    "interrupts that are said not to be there": changed("checkpoint", has_interrupts=False),
+    "metadata of a form that there is not": changed("checkpoint", metadata_form=7),
+    "nothing where an id must be": changed("checkpoint", checkpoint_id=None),
+    "a checkpoint that is no row": lambda lines: first(lines, "checkpoint").update(checkpoint=[]),
+    "a thread's metadata that is no JSON": lambda lines: lines[0]["thread"].update(metadata="{"),
     "metadata that is no JSON": changed("checkpoint", metadata="{"),
     "a write that is nothing": changed("write", payload="wQ=="),
     "counts that differ": changed("end", checkpoints=1),
@@ -415,6 +421,45 @@ async def test_a_file_that_was_made_up_is_refused_by_its_line_and_nothing_is_sto
     with pytest.raises(InvalidInput, match=r"^import, line \d+: .*; nothing was stored$"):
         await checkpointer.retention.import_thread(io.BytesIO(signed(lines)))
     assert [probe.count(table) for table in ("threads", "checkpoints", "segments", "pending_writes")] == [0, 0, 0, 0]
+
+
+async def test_a_list_of_which_an_element_has_not_come_is_refused(checkpointer: Any) -> None:
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="c", state={"list": ["x" * 300]}))
+    lines = [json.loads(line) for line in (await exported(checkpointer)).splitlines()]
+    del lines[1]
+    lines[-1]["end"]["elements"] = 0
+    with pytest.raises(InvalidInput, match="import, line 2: it names elements that have not come"):
+        await checkpointer.retention.import_thread(io.BytesIO(signed(lines)), thread_id="u")
+
+
+async def test_in_whatever_batches_a_thread_is_read_and_written_it_comes_back_as_it_was(
+    checkpointer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(checkpointer, count=4)
+    state = {"pairs": [[["no key"], 1], [{"nor": "this"}, "x" * 300]], "list": ["y" * 300]}
+    for number, kept in enumerate(({"list": ["y" * 300]}, state)):
+        await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id=f"last {number}", namespace=("x",), state=kept))
+    before, whole = await everything(checkpointer, "t"), await exported(checkpointer)
+    monkeypatch.setattr("clew.repository.retention.exporting._BATCH", 2)
+    monkeypatch.setattr("clew.repository.retention.exporting._ASKED", 1)
+    monkeypatch.setattr("clew.repository.retention.importing._BATCH_ROWS", 2)
+    monkeypatch.setattr("clew.repository.retention.arriving._MANY", 1)
+    assert await exported(checkpointer) == whole
+    await checkpointer.delete_thread("t")
+    await checkpointer.retention.import_thread(io.BytesIO(whole))
+    assert await everything(checkpointer, "t") == before
+
+
+async def test_what_other_programs_may_write_into_an_export_is_kept(checkpointer: Any) -> None:
+    await fill_runs(checkpointer)
+    lines = [json.loads(line) for line in (await exported(checkpointer)).splitlines()]
+    lines[0]["thread"].update(metadata='{"title":"kept"}')
+    first(lines, "run")["run"].update(node=None, step=0)
+    await checkpointer.delete_thread("t")
+    await checkpointer.retention.import_thread(io.BytesIO(signed(lines)))
+    again = [json.loads(line) for line in (await exported(checkpointer)).splitlines()]
+    assert again[0]["thread"]["metadata"] == '{"title":"kept"}'
+    assert again[1:-1] == lines[1:-1]
 
 
 HOSTILE_RUNS: dict[str, Callable[[list[dict[str, Any]]], Any]] = {

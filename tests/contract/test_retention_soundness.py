@@ -112,6 +112,31 @@ async def test_a_manifest_a_write_and_metadata_that_cannot_be_read_are_named(che
     ]
 
 
+async def test_what_no_put_and_no_run_writes_is_named_with_what_is_wrong(checkpointer: Any, probe: Probe) -> None:
+    await chain(checkpointer, 5)
+    await executor(checkpointer).checkpoint(boundary(1, "b", run_id="r"))
+    await checkpointer.runs.finish("r", "completed")
+    c, r = probe.tables.checkpoints, probe.tables.runs
+    damage(
+        probe,
+        update(c).where(c.c.seq == 1).values(namespace='[ "a"]'),
+        update(c).where(c.c.seq == 2).values(next_nodes="5"),
+        update(c).where(c.c.seq == 3).values(parent_checkpoint_id="c3"),
+        update(c).where(c.c.seq == 4).values(source="dream"),
+        update(probe.tables.versions).values(last_seq=4),
+        update(r).values(status="failed"),
+    )
+    told = {(problem.where, problem.what) for problem in (await checkpointer.retention.verify("t")).problems}
+    assert told >= {
+        ("checkpoint 'c1' (namespace [ \"a\"], seq 1)", "its namespace is not in canonical form"),
+        ("checkpoint 'c2' (namespace [], seq 2)", "next_nodes is not a list"),
+        ("checkpoint 'c3' (namespace [], seq 3)", "it is its own parent"),
+        ("checkpoint 'c4' (namespace [], seq 4)", "its source is not one of those that there are"),
+        ("checkpoint 'c5' (namespace [], seq 5)", "its seq is beyond the thread's last, 4"),
+        ("run 'r'", "it is failed, and has no error"),
+    }
+
+
 async def test_a_row_that_could_be_read_but_not_used_is_named(checkpointer: Any, probe: Probe) -> None:
     await chain(checkpointer, 3)
     c = probe.tables.checkpoints
@@ -221,6 +246,20 @@ async def test_a_row_that_is_mostly_dead_sheds_what_is(checkpointer: Any, probe:
     )
     assert (await checkpointer.get(CheckpointConfig.latest("t"))).state == {"items": [*kept, "new " * 90]}
     assert (await checkpointer.retention.verify()).ok
+
+
+async def test_compacting_writes_what_it_has_made_whenever_that_is_much(
+    checkpointer: Any, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.repository.retention.compacting._PENDING_BYTES", 1)
+    await chain(checkpointer, 20)
+    await chain(checkpointer, 1, "other")
+    other = await checkpointer.get(CheckpointConfig.latest("other"))
+    await checkpointer.retention.compact("t")
+    assert probe.problems() == []
+    state = (await checkpointer.get(CheckpointConfig(thread_id="t", checkpoint_id="c20"))).state
+    assert state == {"messages": [f"message {n} " * 30 for n in range(20)], "plan": "plan 20 " * 50}
+    assert await checkpointer.get(CheckpointConfig.latest("other")) == other
 
 
 async def test_compacting_again_writes_nothing(checkpointer: Any, probe: Probe) -> None:

@@ -357,6 +357,18 @@ async def test_a_stale_lease_token_changes_nothing(checkpointer: Any, probe: Any
     assert (probe.count("threads"), probe.count("checkpoints")) == (1, 2)
 
 
+async def test_of_rows_that_are_needed_in_part_that_part_alone_is_copied(checkpointer: Any, probe: Any) -> None:
+    lists = {name: [f"{name}{number} " * 100 for number in range(3)] for name in "ab"}
+    parts = {"a": lists["a"][:2], "b": lists["b"][1:]}
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="c1", state=lists))
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="c2", parent_checkpoint_id="c1", state=parts))
+    assert probe.elements() == 6
+    made = await checkpointer.timeline.fork(CheckpointConfig.latest("t"), "copy")
+    assert (await checkpointer.get(made)).state == parts
+    assert probe.elements() == 10
+    assert probe.problems() == []
+
+
 async def test_copies_made_while_the_source_is_written_to_are_each_of_one_moment(opener: Any, probe: Any) -> None:
     async with opener() as writer, opener() as copier:
         await grow(writer, 5)

@@ -55,6 +55,13 @@ async def test_an_update_leaves_its_base_as_it_was(checkpointer: Any) -> None:
     assert await checkpointer.get_tuple(before.config) == before
 
 
+async def test_an_update_as_a_node_of_what_has_no_activations_has_none_either(checkpointer: Any) -> None:
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="c", state={"plan": "a"}))
+    found = await checkpointer.get(await checkpointer.timeline.update_state(LATEST, {"plan": "b"}, as_node="model"))
+    assert (found.state, found.pending_activations) == ({"plan": "b"}, None)
+    assert found.metadata == {"source": "update", "step": 1, "as_node": "model"}
+
+
 async def test_an_update_as_a_node_takes_its_activations_away(checkpointer: Any) -> None:
     await checkpointer.put(BASE)
     made = await checkpointer.timeline.update_state(LATEST, {}, as_node="model", next_nodes=["tools"])
