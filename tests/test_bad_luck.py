@@ -8,20 +8,21 @@ import gc
 import io
 import json
 import logging
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, delete, event, select
 
 import clew
 from clew import AsyncCheckpointer, Checkpoint, CheckpointConfig, Checkpointer, PendingWrite, SqlAgentExecutor
@@ -528,3 +529,63 @@ def test_no_program_tells_the_password(program: tuple[str, ...], url: str, monke
     ran = subprocess.run([sys.executable, "-m", *program], capture_output=True, text=True, cwd=root, timeout=60)
     assert ran.returncode != 0
     assert SECRET not in ran.stdout + ran.stderr
+
+
+# Rows without their thread
+
+
+def test_rows_whose_thread_is_gone_are_named_table_by_table(sqlite_url: str) -> None:
+    """As a tool leaves them that deletes rows without SQLite's foreign keys, which are off unless asked for."""
+    with Checkpointer.open(sqlite_url) as checkpointer:
+        checkpointer.put(made(1))
+        checkpointer.put(made(1, "other"))
+        probe = Probe(sqlite_url)
+        with probe.connection() as connection:
+            [key] = connection.execute(select(probe.tables.threads.c.thread_key).filter_by(thread_id="t")).scalars()
+            connection.execute(delete(probe.tables.versions).filter_by(thread_key=key))
+        told = [str(problem) for problem in checkpointer.retention.verify("t").problems]
+        assert told == ["orphan: thread 't', the thread's row: it has no version"]
+        with probe.connection() as connection:
+            connection.execute(delete(probe.tables.threads).filter_by(thread_key=key))
+        assert [str(problem) for problem in checkpointer.retention.verify().problems] == [
+            f"orphan: no thread, {table}: rows of thread key {key}, which is not there"
+            for table in ("clew_checkpoint_metadata", "clew_checkpoints")
+        ]
+
+
+# Other hands on a new file
+
+
+def hold(path: str, held: threading.Event, seconds: float) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        held.set()
+        time.sleep(seconds)
+
+
+def test_a_file_that_another_process_holds_is_waited_for_when_it_is_first_opened(sqlite_url: str) -> None:
+    path = sqlite_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+    held = threading.Event()
+    thread = threading.Thread(target=hold, args=(path, held, 0.3))
+    thread.start()
+    held.wait()
+    with Checkpointer.open(sqlite_url) as checkpointer:
+        checkpointer.put(made(1))
+    thread.join()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_file_that_is_held_for_longer_than_one_waits_is_unavailable(sqlite_url: str) -> None:
+    path = sqlite_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    held = threading.Event()
+    thread = threading.Thread(target=hold, args=(path, held, 1.0))
+    thread.start()
+    held.wait()
+    with pytest.raises(clew.StorageUnavailable), Checkpointer.open(sqlite_url, timeout_s=0.05) as held_up:
+        held_up.put(made(1))
+    thread.join()
