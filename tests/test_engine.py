@@ -219,6 +219,33 @@ def test_a_locked_file_is_unavailable_after_the_timeout(empty_sqlite_url: str, t
     database.close()
 
 
+def test_a_write_waits_for_another_of_its_process_no_longer_than_it_may(empty_sqlite_url: str) -> None:
+    database = open_sync(empty_sqlite_url, EngineOptions(timeout_s=0.1))
+    database.run(prepare, "write")
+    inside, done = threading.Event(), threading.Event()
+
+    def slow(connection: Connection) -> None:
+        inside.set()
+        done.wait(10)
+
+    thread = threading.Thread(target=database.run, args=(slow, "write"))
+    thread.start()
+    inside.wait(10)
+    with pytest.raises(StorageUnavailable, match=r"could not put thread 't1'.*: other writes of this process took"):
+        database.run(add(1), "write", doing="put thread 't1'")
+    done.set()
+    thread.join()
+    database.run(add(1), "write")
+    database.close()
+
+
+def test_an_engine_of_another_database_is_refused_by_its_name() -> None:
+    engine = create_engine("sqlite://")
+    engine.dialect.name = "mysql"
+    with pytest.raises(InvalidInput, match="clew stores in SQLite and Postgres; this engine is for mysql"):
+        wrap_sync(engine)
+
+
 @pytest.mark.parametrize("pgbouncer", [False, True])
 @pytest.mark.parametrize("mode", ["write", "statement"])
 def test_a_locked_row_is_unavailable_after_the_timeout(empty_postgres_url: str, mode: Mode, pgbouncer: bool) -> None:

@@ -607,10 +607,22 @@ def test_an_interrupt_inside_an_encoder_is_not_swallowed(nested_in: Callable[[An
     codec.register(Foo, encode=interrupted, decode=interrupted)
     with pytest.raises(KeyboardInterrupt):
         codec.quick([nested_in(Foo())])
+    with pytest.raises(KeyboardInterrupt):
+        codec.quick([object(), nested_in(Foo())])
     codec.register(Celsius, encode=lambda it: it.degrees, decode=interrupted)
     data = codec.strict([Celsius(1)])
     with pytest.raises(KeyboardInterrupt):
         codec.decode(data)
+
+
+def test_a_value_that_takes_too_many_bytes_is_refused_by_its_path(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.codec.codec.MAX_BYTES", 100)
+    assert len(codec.strict("x" * 98, "state.a")) == 100
+    with pytest.raises(Unserializable, match="takes 101 bytes; one value takes at most 100: split it") as refused:
+        codec.strict("x" * 99, "state.a")
+    assert refused.value.path == "state.a"
 
 
 def test_holds_bin_denies_only_what_holds_none(codec: Codec) -> None:

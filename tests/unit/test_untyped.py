@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import ormsgpack
 import pytest
 from pydantic import BaseModel, ConfigDict
 
 from clew.codec import Codec, Serialized, UntypedCodec, as_json, json_text
+from clew.errors import CorruptData
 
 
 class Colour(enum.Enum):
@@ -96,3 +98,20 @@ def test_the_json_text_is_compact_and_can_be_printed() -> None:
     assert json_text({"a": [1, "ü"]}) == '{"a":[1,"ü"]}'
     assert json_text({"a": b"ab"}) == '{"a":"YWI="}'
     assert json_text("\ud800") == '"\\ud800"'
+
+
+def extension(tag: int, held: Any) -> bytes:
+    return ormsgpack.packb(ormsgpack.Ext(tag, ormsgpack.packb(held)))
+
+
+@pytest.mark.parametrize(
+    ("tag", "held"), [(3, 5), (7, [1]), (8, ["a", 1, 1]), (10, ["a"]), (13, [1]), (14, 5), (15, [1]), (16, None)]
+)
+def test_an_extension_of_another_shape_is_corrupt_data(tag: int, held: Any) -> None:
+    with pytest.raises(CorruptData):
+        UntypedCodec().decode(extension(tag, held))
+
+
+def test_what_cannot_stand_in_a_set_or_as_a_key_is_shown_all_the_same() -> None:
+    assert UntypedCodec().decode(extension(4, [[1], 2])) == [[1], 2]
+    assert UntypedCodec().decode(extension(13, [[1], 2])) == {"[1]": 2}
