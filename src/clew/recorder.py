@@ -1,139 +1,28 @@
-"""Recorders: a run's boundaries, stored when its durability says so. What is stored, and how, is in ``flows``.
+"""Recorders: a run's boundaries, stored when its durability says so, waiting in the thread or in the task.
 
-``sync`` is durable before ``record`` returns. ``async`` is written in the background, in order, all that has queued up
-in one transaction. ``exit`` stores the last boundary alone, and each one that interrupts.
+Which way an item goes is decided in ``flows.durability``; what is stored, and how, in ``flows.recording``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Final, Self, TypedDict, Unpack
+from typing import Any, Final, Self, Unpack
 
 from clew.drivers import AsyncDriver, Driver
 from clew.engine import AwaitedBoundDatabase, BoundDatabase
-from clew.errors import InvalidInput, StorageUnavailable, WrongContext
+from clew.errors import StorageUnavailable
 from clew.flows import documented_by
-from clew.flows.recording import BATCH, Item, Recorded, RecordingFlows
-from clew.records import (
-    BarrierArrivals,
-    CheckpointConfig,
-    DurabilityMode,
-    Interrupt,
-    PendingActivation,
-    PendingWrite,
-)
-from clew.repository import PutRequest
-from clew.repository.batching import LedgerRows
-from clew.repository.keys import shown
+from clew.flows.durability import BoundaryFields, Recording, Way
+from clew.flows.recording import Item, RecordingFlows
+from clew.records import CheckpointConfig, DurabilityMode, PendingWrite
 
 __all__ = ["DEFAULT_PENDING", "AsyncRecorder", "Recorder"]
 
-_log = logging.getLogger("clew")
 DEFAULT_PENDING: Final = 256
 """So many items may be queued before ``record`` waits."""
-
-
-class BoundaryFields(TypedDict, total=False):
-    """The fields of a ``Checkpoint`` that a boundary may have beside its state."""
-
-    next_nodes: Iterable[str]
-    completed_tasks: Iterable[str]
-    pending_writes: Iterable[PendingWrite]
-    interrupts: Iterable[Interrupt]
-    pending_activations: Iterable[PendingActivation]
-    barrier_arrivals: Iterable[BarrierArrivals]
-
-
-class Recording:
-    """What both recorders do without waiting: the queue, what is held back, and what became of it."""
-
-    def __init__(self, flows: RecordingFlows, durability: DurabilityMode | str, max_pending: int, bound: bool) -> None:
-        try:
-            self.durability = DurabilityMode(durability)
-        except ValueError as exc:
-            raise InvalidInput(f"durability must be sync, async or exit, not {shown(durability)}") from exc
-        if type(max_pending) is not int or max_pending < 1:
-            raise InvalidInput(f"max_pending must be an integer of at least 1, not {shown(max_pending)}")
-        if self.durability is DurabilityMode.ASYNC and bound:
-            raise InvalidInput("a bound checkpointer cannot write in the background; record with durability='sync'")
-        self._flows = flows
-        self._max_pending = max_pending
-        self._queue: deque[Item] = deque()
-        self._underway = 0
-        self._failure: BaseException | None = None
-        self._held: list[Item] = []
-        self._let_go: set[str] = set()
-        self._open = False
-
-    @property
-    def _pending(self) -> int:
-        return len(self._queue) + self._underway
-
-    def _boundary(
-        self, state: Any, checkpoint_id: str | None, metadata: Any, terminal: bool, fields: BoundaryFields
-    ) -> Recorded:
-        self._usable()
-        if unknown := sorted(fields.keys() - BoundaryFields.__annotations__.keys()):
-            raise TypeError(f"record() got an unexpected argument {unknown[0]!r}")
-        return self._flows.boundary(state, checkpoint_id, metadata, terminal, dict(fields))
-
-    def _usable(self) -> None:
-        if not self._open:
-            raise WrongContext("a recorder is used inside its with block")
-        if self._failure is not None:
-            raise self._failure
-        self._check("record")
-
-    def _check(self, doing: str) -> None:
-        """Refuse what would wait for a writer that is not here: in a forked child, on a foreign event loop."""
-        raise NotImplementedError
-
-    def _next_batch(self) -> list[Item]:
-        batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
-        self._underway = len(batch)
-        return batch
-
-    def _settle(self, failure: BaseException | None) -> None:
-        """A batch has been written or has failed; behind a gap nothing is written."""
-        self._underway = 0
-        if failure is not None:
-            self._failure = failure
-            self._queue.clear()
-
-    def _hold(self, request: PutRequest) -> None:
-        self._let_go_of_held()
-        self._held = [request]
-
-    def _let_go_of_held(self) -> None:
-        """A later boundary takes the place of the one that was held back, which is never stored then."""
-        self._let_go.update(item.checkpoint_id for item in self._held)
-        self._held = []
-
-    def _stored(self, request: PutRequest) -> None:
-        self._let_go_of_held()
-        self._let_go.discard(request.checkpoint_id)
-
-    def _goes_with_its_boundary(self, ledger: LedgerRows) -> bool:
-        """Whether the boundary that the writes belong to was not stored: they are held back too, or let go of."""
-        if any(item.checkpoint_id == ledger.checkpoint_id for item in self._held):
-            self._held.append(ledger)
-            return True
-        return ledger.checkpoint_id in self._let_go
-
-    @staticmethod
-    def _left(error: BaseException | None, failure: Exception) -> None:
-        """The application's own error is never replaced by the storage's."""
-        if error is None:
-            raise failure
-        if error is failure:
-            return
-        _log.warning("a recorder was left by an error, and could not store everything: %s", failure)
-        error.add_note(f"clew: the recorder could not store everything either: {failure}")
 
 
 class Recorder(Recording):
@@ -195,16 +84,9 @@ class Recorder(Recording):
                 behind that one is written then, and every further call raises the same.
         """
         recorded = self._boundary(state, checkpoint_id, metadata, terminal, fields)
-        if self.durability is DurabilityMode.ASYNC and not recorded.urgent:
-            self._enqueue(recorded.request)
-            return self._flows.advance(recorded)
-        if self.durability is DurabilityMode.EXIT and not recorded.urgent:
-            self._hold(recorded.request)
-            return self._flows.advance(recorded, parent=False)
-        self.drain()
-        self._driver.drive(self._flows.write([recorded.request]))
-        self._stored(recorded.request)
-        return self._flows.advance(recorded)
+        way = self._way_of(recorded)
+        self._send(recorded.request, way)
+        return self._taken(recorded, way)
 
     def put_writes(self, writes: Iterable[PendingWrite], *, checkpoint_id: str | None = None) -> None:
         """Add writes to the ledger of the last boundary, or of another, stored when and after that one is.
@@ -217,10 +99,7 @@ class Recorder(Recording):
         """
         self._usable()
         ledger = self._flows.ledger(writes, checkpoint_id)
-        if self.durability is DurabilityMode.ASYNC:
-            self._enqueue(ledger)
-        elif not self._goes_with_its_boundary(ledger):
-            self._driver.drive(self._flows.write([ledger]))
+        self._send(ledger, self._way_of_writes(ledger))
 
     def drain(self) -> None:
         """Wait until everything that was to be stored so far is durable.
@@ -241,6 +120,13 @@ class Recorder(Recording):
     def _write_held(self) -> None:
         self._driver.drive(self._flows.write(self._held))
         self._held = []
+
+    def _send(self, item: Item, way: Way) -> None:
+        if way is Way.QUEUED:
+            self._enqueue(item)
+        elif way is Way.WRITTEN:
+            self.drain()
+            self._driver.drive(self._flows.write([item]))
 
     def _enqueue(self, item: Item) -> None:
         with self._changed:
@@ -312,24 +198,14 @@ class AsyncRecorder(Recording):
         **fields: Unpack[BoundaryFields],
     ) -> CheckpointConfig:
         recorded = self._boundary(state, checkpoint_id, metadata, terminal, fields)
-        if self.durability is DurabilityMode.ASYNC and not recorded.urgent:
-            await self._enqueue(recorded.request)
-            return self._flows.advance(recorded)
-        if self.durability is DurabilityMode.EXIT and not recorded.urgent:
-            self._hold(recorded.request)
-            return self._flows.advance(recorded, parent=False)
-        await self.drain()
-        await self._driver.drive(self._flows.write([recorded.request]))
-        self._stored(recorded.request)
-        return self._flows.advance(recorded)
+        way = self._way_of(recorded)
+        await self._send(recorded.request, way)
+        return self._taken(recorded, way)
 
     async def put_writes(self, writes: Iterable[PendingWrite], *, checkpoint_id: str | None = None) -> None:
         self._usable()
         ledger = self._flows.ledger(writes, checkpoint_id)
-        if self.durability is DurabilityMode.ASYNC:
-            await self._enqueue(ledger)
-        elif not self._goes_with_its_boundary(ledger):
-            await self._driver.drive(self._flows.write([ledger]))
+        await self._send(ledger, self._way_of_writes(ledger))
 
     async def drain(self) -> None:
         if self._pending:
@@ -345,6 +221,13 @@ class AsyncRecorder(Recording):
     async def _write_held(self) -> None:
         await self._driver.drive(self._flows.write(self._held))
         self._held = []  # not before: a cancelled call may be repeated
+
+    async def _send(self, item: Item, way: Way) -> None:
+        if way is Way.QUEUED:
+            await self._enqueue(item)
+        elif way is Way.WRITTEN:
+            await self.drain()
+            await self._driver.drive(self._flows.write([item]))
 
     async def _enqueue(self, item: Item) -> None:
         await asyncio.sleep(0)  # or a caller that waits for nothing else keeps the writer from running

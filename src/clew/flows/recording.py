@@ -1,13 +1,10 @@
-"""What a recorder does but for its waiting: ids, the chain of parents, and writing what has queued up.
-
-When something is written, and in which thread or task, is decided in ``recorder``.
-"""
+"""The chain that a recorder makes: ids, parents, and writing what has queued up. When that is, is in ``durability``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 from sqlalchemy import Connection
@@ -22,13 +19,10 @@ from clew.repository.keys import check_id, check_thread_id, namespace_of, namesp
 from clew.repository.memory import ThreadMemory
 from clew.structure import Node
 
-__all__ = ["BATCH", "Item", "Recorded", "RecordingFlows"]
+__all__ = ["Item", "Recorded", "RecordingFlows"]
 
 Item: TypeAlias = PutRequest | LedgerRows
 """What is written: a checkpoint, or writes for the ledger of one."""
-
-BATCH: Final = 256
-"""So many items are written in one transaction at the most."""
 
 
 @dataclass(frozen=True, slots=True)
