@@ -400,8 +400,11 @@ HOSTILE: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
     ),
     "next nodes that are no texts": changed("checkpoint", next_nodes="[1]"),
     "interrupts that are said not to be there": changed("checkpoint", has_interrupts=False),
-    "metadata of a form that there is not": changed("checkpoint", metadata_form=7),
-    "nothing where an id must be": changed("checkpoint", checkpoint_id=None),
+    "metadata of a form that there is not": lambda lines: (
+        first(lines, "checkpoint")["checkpoint"].update(metadata_form=7),
+        first(lines, "checkpoint").update(metadata=None),
+    ),
+    "nothing where a step must be": changed("checkpoint", step=None),
     "a checkpoint that is no row": lambda lines: first(lines, "checkpoint").update(checkpoint=[]),
     "a thread's metadata that is no JSON": lambda lines: lines[0]["thread"].update(metadata="{"),
     "metadata that is no JSON": changed("checkpoint", metadata="{"),
@@ -429,6 +432,15 @@ async def test_a_list_of_which_an_element_has_not_come_is_refused(checkpointer: 
     del lines[1]
     lines[-1]["end"]["elements"] = 0
     with pytest.raises(InvalidInput, match="import, line 2: it names elements that have not come"):
+        await checkpointer.retention.import_thread(io.BytesIO(signed(lines)), thread_id="u")
+
+
+@pytest.mark.parametrize("element", [5, [1], [1, 2, 3], [[1], 2]], ids=str)
+async def test_a_table_of_which_an_element_is_no_pair_is_refused(checkpointer: Any, element: Any) -> None:
+    await checkpointer.put(Checkpoint(thread_id="t", checkpoint_id="c", state={f"{n}": n for n in range(70)}))
+    lines = [json.loads(line) for line in (await exported(checkpointer)).splitlines()]
+    lines[1]["elements"][2][3] = packed(element)
+    with pytest.raises(InvalidInput, match="import, line 3: elements of a table must be pairs of a key and a value"):
         await checkpointer.retention.import_thread(io.BytesIO(signed(lines)), thread_id="u")
 
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Integer, LargeBinary, SmallInteger, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Integer, LargeBinary, SmallInteger, Table
 
 from clew.errors import InvalidInput
 from clew.records import TransferReport
@@ -197,9 +197,7 @@ def _from_json(column: Column[Any], value: Any) -> Any:
         return read_int(name, value, -(2**15), 2**15 - 1)
     if isinstance(kind, BigInteger | Integer):
         return read_int(name, value, -(2**63), 2**63 - 1)
-    if isinstance(kind, Text):
-        return _text(name, value)
-    raise InvalidInput(f"{name} is of a kind that cannot be imported")
+    return _text(name, value)
 
 
 def _text(name: str, value: Any) -> str:
