@@ -558,7 +558,7 @@ def test_rows_whose_thread_is_gone_are_named_table_by_table(sqlite_url: str) -> 
 
 def hold(path: str, held: threading.Event, seconds: float) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("BEGIN IMMEDIATE")  # which SQLite does not wait for when it changes the journal
         held.set()
         time.sleep(seconds)
 
