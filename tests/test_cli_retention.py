@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def test_prune_says_what_would_go_and_then_deletes_it(url: str) -> None:
         ("prune", "t", "--newer-than", "2026-01-01"),
         ("expire", "t"),
         ("expire", "t", "--after", "99999999999w"),
+        ("sweep", "--writes-older-than", "yesterday"),
         ("verify", "nobody"),
         ("compact", "nobody"),
         ("export", "nobody"),
@@ -81,6 +83,21 @@ def test_a_thread_that_expires_is_swept(url: str) -> None:
     assert run(url, "sweep").stdout == "deleted 0 threads and 0 lost writes; passed over 0\n"
     run(url, "expire", "t", "--after", "2020-01-01T00:00:00Z")
     assert json.loads(run(url, "sweep", "--json").stdout)["expired"] == ["t"]
+
+
+def test_a_thread_is_kept_for_an_age_from_now_or_from_its_last_activity_on(url: str) -> None:
+    def kept(*words: str) -> clew.Thread:
+        run(url, "expire", "t", "--after", "2h", *words)
+        with clew.Checkpointer.open(url) as checkpointer:
+            thread = checkpointer.get_thread("t")
+        assert thread is not None
+        return thread
+
+    thread = kept()
+    assert thread.expires_at is not None
+    assert thread.expires_at > thread.updated_at + timedelta(hours=2)
+    thread = kept("--idle")
+    assert thread.expires_at == thread.updated_at + timedelta(hours=2)
 
 
 def test_verify_ends_with_1_where_something_is_wrong(url: str) -> None:
