@@ -24,6 +24,7 @@ from clew import (
 from clew.codec.frames import zstd
 
 from agents import boundary
+from awaiting import executor
 from probe import Probe
 
 
@@ -61,22 +62,7 @@ async def fill(checkpointer: Any, thread_id: str) -> None:
             )
         )
     checkpoint = boundary(1, "ck", run_id=f"{thread_id}-agent", thread_id=thread_id)
-    await executor_of(checkpointer).checkpoint(checkpoint)
-
-
-def executor_of(checkpointer: Any) -> Any:
-    inner = getattr(checkpointer, "_wrapped", checkpointer)
-    if isinstance(inner, clew.AsyncCheckpointer):
-        return clew.AsyncSqlAgentExecutor(inner)
-    return AwaitedExecutor(clew.SqlAgentExecutor(inner))
-
-
-class AwaitedExecutor:
-    def __init__(self, executor: clew.SqlAgentExecutor) -> None:
-        self.executor = executor
-
-    async def checkpoint(self, checkpoint: Any) -> None:
-        self.executor.checkpoint(checkpoint)
+    await executor(checkpointer).checkpoint(checkpoint)
 
 
 Call = Callable[[Any], Awaitable[Any]]
@@ -123,7 +109,7 @@ WRITING: dict[str, Call] = {
     "put": lambda c: c.put(Checkpoint(thread_id="t", checkpoint_id="new", state={"n": 1})),
     "put again": lambda c: c.put(Checkpoint(thread_id="t", checkpoint_id="c2", state={"n": 1})),
     "put_writes": lambda c: c.put_writes(at("c2"), [PendingWrite(node="n", payload=1, task_id="x", idx=-1)]),
-    "executor": lambda c: executor_of(c).checkpoint(boundary(2, run_id="t-agent", thread_id="t")),
+    "executor": lambda c: executor(c).checkpoint(boundary(2, run_id="t-agent", thread_id="t")),
     "finish": lambda c: c.runs.finish("t-agent", "completed", thread_id="t"),
     "set_expiry": lambda c: c.retention.set_expiry("t", ttl=timedelta(days=9), refresh_on_activity=True),
     "sweep": lambda c: c.retention.sweep(),
