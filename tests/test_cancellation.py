@@ -9,7 +9,7 @@ import inspect
 import io
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -411,22 +411,27 @@ async def opened(url: str) -> AsyncIterator[Any]:
         yield checkpointer
 
 
-@pytest.fixture
-def watcher(url: str) -> Iterator[Callable[[], int]]:
-    """How many sessions of the server are inside a transaction and wait for their client."""
+@contextmanager
+def counting(url: str, condition: str) -> Iterator[Callable[[], int]]:
+    """Counts the server's sessions in this database of which the condition holds; SQLite has none."""
     if url.startswith("sqlite"):
         yield lambda: 0
         return
+    statement = f"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND {condition}"
     with psycopg.connect(url, autocommit=True) as connection:
 
         def count() -> int:
-            row = connection.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-                " AND state LIKE 'idle in transaction%'"
-            ).fetchone()
+            row = connection.execute(statement.encode()).fetchone()
             assert row is not None
             return int(row[0])
 
+        yield count
+
+
+@pytest.fixture
+def watcher(url: str) -> Iterator[Callable[[], int]]:
+    """How many sessions of the server are inside a transaction and wait for their client."""
+    with counting(url, "state LIKE 'idle in transaction%'") as count:
         yield count
 
 
@@ -542,19 +547,7 @@ async def test_a_call_cancelled_at_any_moment_happened_wholly_or_not_at_all(
 @pytest.fixture
 def sessions(url: str) -> Iterator[Callable[[], int]]:
     """How many sessions the server has in this database beside the one that counts; SQLite has none."""
-    if url.startswith("sqlite"):
-        yield lambda: 0
-        return
-    with psycopg.connect(url, autocommit=True) as connection:
-
-        def count() -> int:
-            row = connection.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-                " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
-            ).fetchone()
-            assert row is not None
-            return int(row[0])
-
+    with counting(url, "backend_type = 'client backend' AND pid <> pg_backend_pid()") as count:
         yield count
 
 
